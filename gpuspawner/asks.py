@@ -1,0 +1,314 @@
+"""What a container of somebody else asks of the machine's GPUs, read from its inspection.
+
+Three answers (see :mod:`gpuspawner.claims` for what follows from them): it *holds* devices, it
+*observes* (monitoring: blocks nothing), or it *may use* them without having asked (privileged):
+then only its processes block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import names
+from .devices import Inventory
+
+Manner = Literal["nothing", "holds", "observes", "may-use"]
+
+#: Image repositories of well-known exporters. They ask for all cards and compute on none.
+KNOWN_OBSERVERS = (
+    "nvidia/k8s/dcgm-exporter",
+    "nvidia/dcgm-exporter",
+    "nvidia/k8s/dcgm",
+    "nvidia/cloud-native/dcgm",
+    "utkuozdemir/nvidia_gpu_exporter",
+    "mindprince/nvidia_gpu_prometheus_exporter",
+    "cadvisor/cadvisor",
+    "google/cadvisor",
+    "google/cadvisor-canary",
+)
+
+ALL = "all"
+_NOTHING = frozenset({"", "void", "none"})
+_MOUNT_ROOT = "/var/run/nvidia-container-devices"
+_NODE = re.compile(r"/dev/nvidia(\d+)$")
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What of the engine's ``GET /info`` matters for reading a container.
+
+    Attributes:
+        nvidia_runtimes: names of runtimes that are NVIDIA's.
+        default_runtime: the runtime of a container that names none.
+    """
+
+    nvidia_runtimes: frozenset[str] = frozenset({"nvidia"})
+    default_runtime: str = "runc"
+
+
+@dataclass(frozen=True)
+class Asks:
+    """What a container asked for.
+
+    Attributes:
+        ids: device ids as written: UUID, MIG UUID, index, ``gpu:mig`` pair, PCI bus id, ``all``.
+        minors: numbers of ``/dev/nvidia<minor>``.
+        counts: ``--gpus N`` requests: the first N cards each.
+        cdi: fully qualified CDI names of NVIDIA's kinds.
+        why: where the claim was found, for the admin.
+    """
+
+    manner: Manner = "nothing"
+    ids: frozenset[str] = frozenset()
+    minors: frozenset[int] = frozenset()
+    counts: frozenset[int] = frozenset()
+    cdi: frozenset[str] = frozenset()
+    why: str = ""
+
+    def resolve(self, inventory: Inventory) -> tuple[frozenset[str], tuple[str, ...]]:
+        """Devices held, and ids that no device answers to.
+
+        An id that resolves to nothing blocks nothing if the inventory is complete, else
+        everything: it may be the device that could not be read. A CDI name that resolves to
+        nothing always blocks everything, since a CDI file may map any name to any device.
+        """
+        if self.manner != "holds":
+            return frozenset(), ()
+        everything = frozenset(inventory.by_uuid)
+        held: set[str] = set()
+        unresolved: list[str] = []
+        for text in sorted(self.ids):
+            found = _by_id(text, inventory)
+            held |= found
+            if not found and text.lower() not in _NOTHING:
+                unresolved.append(text)
+        for minor in sorted(self.minors):
+            found = {d.uuid for d in inventory.devices if d.uuid and d.minor == minor}
+            held |= found
+            if not found:
+                unresolved.append(f"/dev/nvidia{minor}")
+        in_order = sorted((d for d in inventory.devices if d.uuid), key=lambda d: d.index)
+        for count in self.counts:
+            held |= {d.uuid for d in in_order} if count < 0 else {d.uuid for d in in_order[:count]}
+        if unresolved and not inventory.complete:
+            held |= everything
+        for name in sorted(self.cdi):
+            found = _by_id(name.partition("=")[2], inventory)
+            if not found:
+                unresolved.append(name)
+            held |= found or everything
+        return frozenset(held), tuple(unresolved)
+
+
+def _by_id(text: str, inventory: Inventory) -> set[str]:
+    """Devices that an id names, by the rules of NVIDIA's container tools."""
+    wanted = text.strip().lower()
+    if wanted in _NOTHING:
+        return set()
+    if wanted == ALL:
+        return set(inventory.by_uuid)
+    if wanted.isdecimal():
+        return {d.uuid for d in inventory.devices if d.uuid and d.index == int(wanted)}
+    pair = re.fullmatch(r"(\d+):(\d+)", wanted)
+    if pair:
+        return {
+            s.uuid
+            for d in inventory.devices
+            if d.index == int(pair[1])
+            for s in d.slices
+            if s.index == int(pair[2])
+        }
+    known = [*inventory.by_uuid, *inventory.slice_by_uuid]
+    exact = {u for u in known if u.lower() == wanted}
+    if exact:
+        return exact
+    if wanted.startswith(("gpu-", "mig-")) and len(wanted) > len("gpu-"):
+        # NVIDIA's command line tool takes an abbreviated UUID.
+        return {u for u in known if u.lower().startswith(wanted)}
+    return {d.uuid for d in inventory.devices if d.uuid and _same_bus(d.pci_bus_id, wanted)}
+
+
+def _same_bus(bus_id: str | None, wanted: str) -> bool:
+    if not bus_id or ":" not in wanted:
+        return False
+    # The domain is written with four or eight digits, or left out.
+    return bus_id.lower().lstrip("0:") == wanted.lstrip("0:")
+
+
+def parse_asks(
+    inspection: Mapping[str, Any],
+    facts: EngineFacts,
+    observers: Collection[str] = (),
+    own_ids: Collection[str] = (),
+) -> Asks:
+    """Read ``GET /containers/<id>/json``.
+
+    Args:
+        observers: image repositories that only monitor, beside :data:`KNOWN_OBSERVERS`.
+        own_ids: ids of containers that are the hub's own.
+    """
+    config = inspection.get("Config") or {}
+    host = inspection.get("HostConfig") or {}
+    ids: set[str] = set()
+    minors: set[int] = set()
+    counts: set[int] = set()
+    cdi: set[str] = set()
+    why: list[str] = []
+    capabilities: list[frozenset[str]] = []
+
+    for request in host.get("DeviceRequests") or ():
+        if _read_request(request, ids, counts, cdi, capabilities):
+            why.append("device request")
+    for device in host.get("Devices") or ():
+        path = str(device.get("PathOnHost", ""))
+        node = _NODE.match(path)
+        if node:
+            minors.add(int(node[1]))
+            why.append(path)
+        elif _nvidia_cdi(path):
+            cdi.add(path)
+            why.append(path)
+    env = _env(config.get("Env"))
+    runtime = host.get("Runtime") or facts.default_runtime
+    if runtime in facts.nvidia_runtimes:
+        asked = _visible(env)
+        if asked - _NOTHING:
+            ids |= asked - _NOTHING
+            capabilities.append(_words(env.get("NVIDIA_DRIVER_CAPABILITIES", "")))
+            why.append(f"{names.ENV_NVIDIA_VISIBLE} under runtime {runtime!r}")
+    for target in _mount_targets(host, inspection):
+        if target.startswith(_MOUNT_ROOT + "/"):
+            _read_mount(target[len(_MOUNT_ROOT) + 1 :], ids, cdi)
+            why.append(f"mount {target}")
+
+    manner: Manner = "nothing"
+    if ids or minors or counts or cdi:
+        manner = "holds"
+        if capabilities and not minors and all(c == {"utility"} for c in capabilities):
+            manner = "observes"
+    elif _may_use(host):
+        manner = "may-use"
+        why.append("privileged or /dev")
+    if manner != "nothing" and _is_observer(inspection, config, observers, own_ids):
+        manner = "observes"
+    return Asks(
+        manner=manner,
+        ids=frozenset(ids),
+        minors=frozenset(minors),
+        counts=frozenset(counts),
+        cdi=frozenset(cdi),
+        why=", ".join(dict.fromkeys(why)),
+    )
+
+
+def _read_request(
+    request: Mapping[str, Any],
+    ids: set[str],
+    counts: set[int],
+    cdi: set[str],
+    capabilities: list[frozenset[str]],
+) -> bool:
+    """Add one device request to the sets; True if it is for NVIDIA GPUs."""
+    driver = str(request.get("Driver") or "").lower()
+    words = frozenset(w.lower() for group in request.get("Capabilities") or () for w in group)
+    wanted = [str(i) for i in request.get("DeviceIDs") or ()]
+    if driver == "cdi":
+        mine = [name for name in wanted if _nvidia_cdi(name)]
+        cdi |= {*mine}
+        capabilities.extend(frozenset[str]() for _ in mine)
+        return bool(mine)
+    if driver not in ("", "nvidia") or not (driver == "nvidia" or "gpu" in words):
+        return False
+    # From Docker 29.2 a GPU request by id may be answered through CDI; the ids are the same.
+    ids |= {*wanted}
+    count = int(request.get("Count") or 0)
+    if count and not wanted:
+        counts.add(count)
+    capabilities.append(words - {"gpu", "nvidia"})
+    return bool(wanted or count)
+
+
+def _nvidia_cdi(name: str) -> bool:
+    """True for a CDI name that may be an NVIDIA card: NVIDIA's kinds, or anyone's class gpu.
+
+    AMD's and Intel's own names are theirs.
+    """
+    kind, _, device = name.partition("=")
+    vendor, _, cls = kind.partition("/")
+    if not device or not cls or "." not in vendor:
+        return False
+    if vendor in ("amd.com", "intel.com"):
+        return False
+    return vendor == "nvidia.com" or cls == "gpu"
+
+
+def _visible(env: Mapping[str, str]) -> set[str]:
+    value = env.get(names.ENV_NVIDIA_VISIBLE)
+    if value is None:
+        # Images from before 2017 say CUDA_VERSION only; NVIDIA's runtime gives them all cards.
+        legacy = "CUDA_VERSION" in env and "NVIDIA_REQUIRE_CUDA" not in env
+        return {ALL} if legacy else set()
+    return {part.strip() for part in value.split(",")}
+
+
+def _read_mount(rest: str, ids: set[str], cdi: set[str]) -> None:
+    parts = [p for p in rest.split("/") if p]
+    if len(parts) == 4 and parts[0] == "cdi":
+        cdi.add(f"{parts[1]}/{parts[2]}={parts[3]}")
+    elif len(parts) == 1:
+        ids.add(parts[0])
+
+
+def _mount_targets(host: Mapping[str, Any], inspection: Mapping[str, Any]) -> Iterable[str]:
+    for bind in host.get("Binds") or ():
+        parts = str(bind).split(":")
+        if len(parts) > 1:
+            yield parts[1]
+    for mount in host.get("Mounts") or ():
+        yield str(mount.get("Target", ""))
+    for mount in inspection.get("Mounts") or ():
+        yield str(mount.get("Destination", ""))
+
+
+def _may_use(host: Mapping[str, Any]) -> bool:
+    if host.get("Privileged") or host.get("DeviceCgroupRules"):
+        return True
+    sources = [str(b).split(":")[0] for b in host.get("Binds") or ()]
+    sources += [str(m.get("Source", "")) for m in host.get("Mounts") or ()]
+    sources += [str(d.get("PathOnHost", "")) for d in host.get("Devices") or ()]
+    return any(s.rstrip("/") in ("/dev", "") and s for s in sources)
+
+
+def _is_observer(
+    inspection: Mapping[str, Any],
+    config: Mapping[str, Any],
+    observers: Collection[str],
+    own_ids: Collection[str],
+) -> bool:
+    if inspection.get("Id") in own_ids:
+        return True
+    if (config.get("Labels") or {}).get(names.LABEL_ROLE) == names.ROLE_OBSERVER:
+        return True
+    repository = image_repository(str(config.get("Image", "")))
+    return any(
+        repository == known or repository.endswith("/" + known)
+        for known in (*observers, *KNOWN_OBSERVERS)
+    )
+
+
+def image_repository(image: str) -> str:
+    """``registry:5000/a/b:tag@sha256:…`` → ``registry:5000/a/b``."""
+    image = image.partition("@")[0]
+    head, slash, last = image.rpartition("/")
+    return head + slash + last.partition(":")[0]
+
+
+def _env(entries: Iterable[str] | None) -> dict[str, str]:
+    return dict(e.partition("=")[::2] for e in entries or ())
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(w.strip().lower() for w in text.split(",") if w.strip())
