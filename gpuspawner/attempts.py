@@ -1,0 +1,115 @@
+"""The short list of attempts in flight in this process: the only state beside the engine's.
+
+A *reservation* lives from placement until its attempt has ended, and is counted once together with
+its container, by lease. The states and their transitions are this one table::
+
+    reserved ── create sent ──► creating ── answered ──► claimed ── fits ──► starting ──► held
+        │                          │                        │ ▲                 │          (ends)
+        │                          │              later rivals│ clear           │
+        │                          │                        ▼ │                 │
+        │                          │                      waiting               │
+        └── cancel: ends           └───────► releasing ◄────┴────────── error, cancel, stranger
+                                                 └── removal answered: ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+
+
+class State(Enum):
+    RESERVED = "reserved"
+    CREATING = "creating"
+    CLAIMED = "claimed"
+    WAITING = "waiting"
+    STARTING = "starting"
+    RELEASING = "releasing"
+    HELD = "held"
+    ENDED = "ended"
+
+
+#: Every allowed step. An attempt in HELD or ENDED is no longer in flight.
+TRANSITIONS: dict[State, frozenset[State]] = {
+    State.RESERVED: frozenset({State.CREATING, State.ENDED}),
+    State.CREATING: frozenset({State.CLAIMED, State.RELEASING, State.ENDED}),
+    State.CLAIMED: frozenset({State.WAITING, State.STARTING, State.RELEASING}),
+    State.WAITING: frozenset({State.STARTING, State.RELEASING}),
+    State.STARTING: frozenset({State.HELD, State.RELEASING}),
+    State.RELEASING: frozenset({State.ENDED}),
+    State.HELD: frozenset(),
+    State.ENDED: frozenset(),
+}
+
+
+@dataclass
+class Attempt:
+    """One try to start one server.
+
+    Attributes:
+        devices: UUIDs reserved; empty for a server without a GPU.
+        owner: (user, server) in whose name it is counted.
+        memory_mib: memory of the smallest of the cards, None if not told.
+    """
+
+    lease: str
+    devices: tuple[str, ...]
+    share: Fraction
+    owner: tuple[str, str]
+    memory_mib: int | None = None
+    state: State = State.RESERVED
+
+
+class Attempts:
+    """The attempts in flight, by lease.
+
+    ``ended`` counts the reservations that ended: a listing begun before the last of them may lack
+    that attempt's container, so it must not be used for placing.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, Attempt] = {}
+        self.ended = 0
+
+    def __iter__(self) -> Iterator[Attempt]:
+        return iter(self._attempts.values())
+
+    def __contains__(self, lease: object) -> bool:
+        return lease in self._attempts
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def add(self, attempt: Attempt) -> None:
+        """Reserve.
+
+        Raises:
+            ValueError: the lease is in use.
+        """
+        if attempt.lease in self._attempts:
+            raise ValueError(f"lease {attempt.lease} is already in flight")
+        self._attempts[attempt.lease] = attempt
+
+    def move(self, attempt: Attempt, state: State) -> None:
+        """Take one step of the table.
+
+        Raises:
+            ValueError: the table has no such step (also: ending twice).
+        """
+        if state not in TRANSITIONS[attempt.state]:
+            raise ValueError(f"lease {attempt.lease}: no step {attempt.state} → {state}")
+        attempt.state = state
+        if not TRANSITIONS[state]:
+            del self._attempts[attempt.lease]
+            if attempt.devices:
+                self.ended += 1
+
+    def leases(self) -> Collection[str]:
+        return self._attempts.keys()
+
+    def taking(self, near: Iterable[str]) -> Fraction:
+        """The sum of shares reserved on any of the devices ``near``."""
+        wanted = frozenset(near)
+        return sum((a.share for a in self if wanted.intersection(a.devices)), Fraction(0))

@@ -1,0 +1,122 @@
+"""Calls to the engine that must be followed to their end.
+
+A cancelled ``create`` still creates. So the calls of one attempt belong to a :class:`Ticket` that
+outlives whoever waits for them: when the attempt is abandoned, the container is removed in the
+thread that made the last call, as soon as that call is answered. A thread, not a task: a task dies
+with the hub's event loop, while the interpreter waits for its threads at exit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, TypeVar
+
+from docker.errors import APIError
+
+from .engine import NO_ANSWER, Engine
+
+T = TypeVar("T")
+
+
+class Ending(Enum):
+    """How an abandoned attempt's container stands when its last call has ended."""
+
+    GONE = "gone"  # removed, or never made: the engine said so
+    STAYS = "stays"  # the removal was refused or not answered: to be tried again
+    UNANSWERED = "unanswered"  # a call had no answer: a container may still appear
+
+
+class Abandoned(Exception):
+    """The attempt was given up before this call was sent."""
+
+
+class Ticket:
+    """The calls of one attempt.
+
+    Args:
+        lease: the attempt's lease, a label of its container.
+        on_end: told, in whatever thread ends it, once the ticket is abandoned and no call is
+            under way any more. Exactly once.
+    """
+
+    def __init__(
+        self, engine: Engine, lease: str, on_end: Callable[[Ticket, Ending], None]
+    ) -> None:
+        self.lease = lease
+        self.container_id = ""
+        self._engine = engine
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._abandoned = False
+        self._over = False
+        self._unanswered = False
+        self._force = True
+
+    async def create(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """``POST /containers/create``; the id is kept here even if nobody waits any more."""
+
+        def work() -> dict[str, Any]:
+            answer: dict[str, Any] = self._engine.client.create_container(**kwargs)
+            with self._lock:
+                self.container_id = str(answer["Id"])
+            return answer
+
+        return await self.call(work)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread under this ticket."""
+        return await self._engine.run(self._run, work)
+
+    def _run(self, work: Callable[[], T]) -> T:
+        with self._lock:
+            if self._abandoned:
+                raise Abandoned
+            self._busy += 1
+        try:
+            return work()
+        except APIError:
+            raise
+        except NO_ANSWER:
+            self._unanswered = True
+            raise
+        finally:
+            with self._lock:
+                self._busy -= 1
+                last = self._abandoned and not self._busy and not self._over
+                self._over = self._over or last
+            if last:
+                self._end()
+
+    def abandon(self, *, force: bool = True) -> None:
+        """Give the attempt up; its container is removed as soon as no call is under way.
+
+        Args:
+            force: False to remove it only if it does not run.
+        """
+        with self._lock:
+            if self._abandoned:
+                return
+            self._abandoned = True
+            self._force = force
+            last = not self._busy
+            self._over = last
+        if last:
+            self._engine.submit(self._end)
+
+    def keep(self) -> None:
+        """The attempt has succeeded: nothing is removed by this ticket any more."""
+        with self._lock:
+            self._abandoned = self._over = True
+
+    def _end(self) -> None:
+        ending = Ending.UNANSWERED if self._unanswered else Ending.GONE
+        if self.container_id:
+            try:
+                removal = self._engine.remove_now(self.container_id, force=self._force)
+                ending = Ending.GONE if removal == "gone" else Ending.STAYS
+            except NO_ANSWER:
+                ending = Ending.STAYS
+        self._on_end(self, ending)

@@ -1,0 +1,366 @@
+"""The container engine, asked from threads of our own.
+
+DockerSpawner's one thread makes a pull block every stop; this edge has several, and a connection
+for each. It answers two questions (what is listed, with the inspections that claims need; what the
+engine is) and carries out three orders (see :mod:`gpuspawner.calls` for create and start, which
+must be followed to their end even if nobody waits for them any more).
+
+Only an HTTP answer counts as one: a cancelled, timed-out or reset call proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from typing import Any, Literal, TypeVar
+
+import docker
+import requests
+from docker.errors import APIError
+
+from .asks import Asks, EngineFacts, parse_asks
+from .claims import Detail, Listing, Row, Survey, needs_detail
+from .errors import EngineUnknown
+
+T = TypeVar("T")
+
+#: What docker-py raises when no HTTP answer came.
+NO_ANSWER = (requests.exceptions.RequestException, docker.errors.DockerException, OSError)
+
+Removal = Literal["gone", "removing", "runs"]
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """The parts of ``GET /info`` that matter here.
+
+    Attributes:
+        cdi_devices: fully qualified CDI names the engine can inject.
+    """
+
+    facts: EngineFacts
+    cdi_devices: frozenset[str]
+    version: str
+
+
+class Engine:
+    """One engine.
+
+    Args:
+        make_client: builds a ``docker.APIClient``; called once, in a thread, since it may ask the
+            engine for its version.
+        threads: how many calls may be under way at once.
+        observers: image repositories whose containers only monitor.
+        inspect_timeout_seconds: an inspection that takes longer tells that the container is
+            starting; the row then counts as unknown.
+        unknown_retry_seconds: for how long unknown rows are asked for again.
+    """
+
+    def __init__(
+        self,
+        make_client: Callable[[], Any],
+        *,
+        threads: int = 12,
+        observers: Collection[str] = (),
+        own_ids: Collection[str] = (),
+        inspect_timeout_seconds: float = 2.0,
+        unknown_retry_seconds: float = 3.0,
+        list_timeout_seconds: float = 10.0,
+        info_max_age_seconds: float = 60.0,
+    ) -> None:
+        self._make_client = make_client
+        self._client: Any = None
+        self._client_lock = threading.Lock()
+        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-engine")
+        self.observers = tuple(observers)
+        self.own_ids = tuple(own_ids)
+        self._inspect_timeout_seconds = inspect_timeout_seconds
+        self._unknown_retry_seconds = unknown_retry_seconds
+        self._list_timeout_seconds = list_timeout_seconds
+        self._info_max_age_seconds = info_max_age_seconds
+        self._asks: dict[str, Asks] = {}
+        self._finished: dict[str, tuple[str, Detail]] = {}
+        self._info: EngineInfo | None = None
+        self._info_at = 0.0
+        self._current: asyncio.Future[Survey] | None = None
+        self._next: asyncio.Future[Survey] | None = None
+
+    # -- connection -----------------------------------------------------------------------------
+
+    @property
+    def client(self) -> Any:
+        """The shared ``docker.APIClient``; the first use may block, so do it in a thread."""
+        with self._client_lock:
+            if self._client is None:
+                self._client = self._make_client()
+            return self._client
+
+    def submit(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+        return self.executor.submit(function, *args, **kwargs)
+
+    async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run in a thread. Cancelling the wait does not end the call."""
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
+    async def connect(self) -> None:
+        """Make the client, off the event loop.
+
+        Raises:
+            EngineUnknown: the engine can't be reached.
+        """
+        if self._client is None:
+            try:
+                await self.run(lambda: self.client)
+            except NO_ANSWER as error:
+                raise _unreachable(error) from error
+
+    async def info(self) -> EngineInfo:
+        """What the engine is; kept for ``info_max_age_seconds``.
+
+        Raises:
+            EngineUnknown: no usable answer.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._info is None or now - self._info_at > self._info_max_age_seconds:
+            try:
+                answer = await self.run(self._get_json, "/info", self._list_timeout_seconds)
+            except NO_ANSWER as error:
+                raise _unreachable(error) from error
+            self._info, self._info_at = read_info(answer), now
+        return self._info
+
+    # -- what is listed -------------------------------------------------------------------------
+
+    async def survey(self) -> Survey:
+        """List all containers, with the inspections that claims need.
+
+        The listing begins after this call, so it shows whatever was answered before. Callers that
+        come while one is under way share the next one.
+
+        Raises:
+            EngineUnknown: no usable answer, or a container that could not be inspected for
+                ``unknown_retry_seconds``. Unknown is busy: the caller gives nothing out.
+        """
+        if self._next is None:
+            self._next = asyncio.ensure_future(self._survey_after(self._current))
+            # If every caller was cancelled meanwhile, nobody collects an error: that is fine.
+            self._next.add_done_callback(lambda f: f.cancelled() or f.exception())
+        return await asyncio.shield(self._next)
+
+    async def _survey_after(self, current: asyncio.Future[Survey] | None) -> Survey:
+        if current is not None:
+            await asyncio.wait([current])
+        self._current, self._next = self._next, None
+        info = await self.info()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._unknown_retry_seconds
+        while True:
+            listing = await self.listing()
+            details, unknown = await self._details(listing, info.facts)
+            if not unknown:
+                return Survey(listing, details)
+            if loop.time() >= deadline:
+                raise EngineUnknown(
+                    "container(s) "
+                    + ", ".join(r.id[:12] for r in unknown)
+                    + " are listed but could not be inspected; until they can, what they hold is "
+                    "unknown and no GPU is given out. They may be starting; if this lasts, look "
+                    "at the engine's log."
+                )
+            await asyncio.sleep(0.05)
+
+    async def listing(self) -> Listing:
+        """List all containers, without inspections.
+
+        Raises:
+            EngineUnknown: no usable answer.
+        """
+        try:
+            return await self.run(self._list)
+        except NO_ANSWER as error:
+            raise _unreachable(error) from error
+
+    def _list(self) -> Listing:
+        client = self.client
+        response = client._get(
+            client._url("/containers/json"),
+            params={"all": 1},
+            timeout=self._list_timeout_seconds,
+        )
+        client._raise_for_status(response)
+        rows = tuple(read_row(item) for item in response.json())
+        return Listing(rows=rows, at=read_date(response.headers["Date"]))
+
+    def _get_json(self, path: str, timeout_seconds: float) -> Any:
+        client = self.client
+        response = client._get(client._url(path), timeout=timeout_seconds)
+        client._raise_for_status(response)
+        return response.json()
+
+    async def inspect(self, container_id: str) -> Mapping[str, Any] | None:
+        """Inspect by id; None where the engine answers 404.
+
+        Raises:
+            EngineUnknown: no usable answer.
+        """
+        try:
+            answer: Mapping[str, Any] = await self.run(
+                self._get_json, f"/containers/{container_id}/json", self._list_timeout_seconds
+            )
+        except APIError as error:
+            if error.status_code == 404:
+                return None
+            raise _unreachable(error) from error
+        except NO_ANSWER as error:
+            raise _unreachable(error) from error
+        return answer
+
+    async def _details(
+        self, listing: Listing, facts: EngineFacts
+    ) -> tuple[dict[str, Detail], list[Row]]:
+        wanted = [r for r in listing.rows if needs_detail(r)]
+        listed = {r.id for r in wanted}
+        for cache in (self._asks, self._finished):
+            for gone in cache.keys() - listed:
+                del cache[gone]
+        details: dict[str, Detail] = {}
+        ask: list[Row] = []
+        for row in wanted:
+            known = self._known(row)
+            if known is None:
+                ask.append(row)
+            else:
+                details[row.id] = known
+        unknown = []
+        answers = await asyncio.gather(*(self.run(self._inspect_detail, r, facts) for r in ask))
+        for row, detail in zip(ask, answers, strict=True):
+            if detail is None:
+                unknown.append(row)
+            else:
+                details[row.id] = detail
+        return details, unknown
+
+    def _known(self, row: Row) -> Detail | None:
+        """The cached detail, where nothing that can change matters."""
+        if not row.ours:
+            asks = self._asks.get(row.id)
+            if asks is None:
+                return None
+            if asks.manner != "holds" or row.state not in ("created", "exited"):
+                return Detail(asks)
+        # A finish time changes only with a restart, and then the engine's phrase changes too.
+        status, detail = self._finished.get(row.id, ("", Detail()))
+        return detail if row.state == "exited" and status == row.status else None
+
+    def _inspect_detail(self, row: Row, facts: EngineFacts) -> Detail | None:
+        """One inspection, in a thread; None where it gave no answer in time."""
+        try:
+            answer = self._get_json(f"/containers/{row.id}/json", self._inspect_timeout_seconds)
+        except APIError as error:
+            return Detail(missing=True) if error.status_code == 404 else None
+        except NO_ANSWER:
+            return None
+        asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)
+        state = answer.get("State") or {}
+        detail = Detail(
+            asks=asks,
+            error=str(state.get("Error") or ""),
+            finished_at=read_time(state.get("FinishedAt")),
+        )
+        self._asks[row.id] = asks
+        if row.state == "exited":
+            self._finished[row.id] = (row.status, detail)
+        return detail
+
+    # -- removal --------------------------------------------------------------------------------
+
+    def remove_now(self, container_id: str, *, force: bool) -> Removal:
+        """Remove a container and its anonymous volumes, in the calling thread.
+
+        Without force a running container stays, and the answer is ``runs``.
+
+        Raises:
+            docker.errors.APIError: any other answer; the container stays.
+            requests.RequestException: no answer.
+        """
+        try:
+            self.client.remove_container(container_id, v=True, force=force)
+        except APIError as error:
+            if error.status_code == 404:
+                return "gone"
+            if error.status_code == 409:
+                # DockerSpawner takes any 409 for the first; "is running" is one too.
+                text = str(error.explanation or "").lower()
+                return "removing" if "already in progress" in text else "runs"
+            raise
+        return "gone"
+
+    async def remove(self, container_id: str, *, force: bool) -> Removal:
+        """:meth:`remove_now` in a thread."""
+        return await self.run(self.remove_now, container_id, force=force)
+
+    def close(self) -> None:
+        """Let the threads end; calls under way are still finished."""
+        self.executor.shutdown(wait=False)
+
+
+def _unreachable(error: BaseException) -> EngineUnknown:
+    return EngineUnknown(
+        f"the container engine gave no usable answer: {error}. Nothing is given out until it does. "
+        "Check that it runs and that the hub may use its socket (DOCKER_HOST, client_kwargs)."
+    )
+
+
+def read_row(item: Mapping[str, Any]) -> Row:
+    """One element of ``GET /containers/json``."""
+    return Row(
+        id=str(item["Id"]),
+        created=int(item.get("Created") or 0),
+        image_id=str(item.get("ImageID") or ""),
+        state=str(item.get("State") or "").lower(),
+        labels=dict(item.get("Labels") or {}),
+        names=tuple(item.get("Names") or ()),
+        image=str(item.get("Image") or ""),
+        status=str(item.get("Status") or ""),
+    )
+
+
+def read_info(answer: Mapping[str, Any]) -> EngineInfo:
+    """The parts of ``GET /info`` that matter here."""
+    runtimes = answer.get("Runtimes") or {}
+    nvidia = {"nvidia"}
+    for name, runtime in runtimes.items():
+        path = str((runtime or {}).get("path") or (runtime or {}).get("runtimeType") or "")
+        if "nvidia" in path.rpartition("/")[2]:
+            nvidia.add(name)
+    devices = {
+        str(d.get("ID"))
+        for d in answer.get("DiscoveredDevices") or ()
+        if str(d.get("Source", "cdi")).lower() == "cdi"
+    }
+    facts = EngineFacts(frozenset(nvidia), str(answer.get("DefaultRuntime") or "runc"))
+    return EngineInfo(facts, frozenset(devices), str(answer.get("ServerVersion") or ""))
+
+
+def read_date(text: str) -> float:
+    """An HTTP Date header as seconds since the epoch."""
+    return parsedate_to_datetime(text).timestamp()
+
+
+def read_time(text: str | None) -> float | None:
+    """The engine's timestamp (RFC 3339, nanoseconds) in seconds; None for its year 1."""
+    if not text or text.startswith("0001-"):
+        return None
+    whole, _, rest = text.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    zone = rest[len(digits) :] if rest else ""
+    if not rest:
+        whole, zone = (whole[:-1], "Z") if whole.endswith("Z") else (whole[:19], whole[19:])
+    moment = datetime.fromisoformat(whole + ("+00:00" if zone in ("Z", "") else zone))
+    fraction = float(f"0.{digits}") if digits else 0.0
+    return moment.astimezone(timezone.utc).timestamp() + fraction

@@ -1,0 +1,584 @@
+"""The cards of the hub's engine: placing, reserving, looking, releasing, cleaning.
+
+The engine and the driver hold the truth; the pool holds only the short list of attempts in flight
+in this process. All of it runs on the hub's event loop. Between reading a listing and adding the
+reservation there is no ``await``, which is all the locking that one event loop needs: no lock is
+held across a call to engine or driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+from traitlets import Any as AnyTrait
+from traitlets import CaselessStrEnum, Float, List, Unicode
+from traitlets.config import LoggingConfigurable
+
+from .attempts import Attempt, Attempts, State
+from .calls import Ending, Ticket
+from .cards import Holding, holding, see_cards
+from .claims import Claims, Survey, Times, read_claims
+from .cleaning import Ownership, leftovers
+from .devices import Inventory
+from .engine import NO_ANSWER, Engine
+from .errors import EngineUnknown, GPUSpawnerError
+from .inventory import source_from_config
+from .placement import Card, Placement, Request, Shortage, place
+from .prober import Prober
+from .verdict import Verdict, judge, second_look
+
+#: A created container waits this long for later rivals to go before it yields.
+WAIT_SECONDS = 15.0
+#: A removal that has not succeeded for this long is told to the admin.
+STUCK_SECONDS = 60.0
+
+
+class NoRoom(GPUSpawnerError):
+    """No cards for the request; ``shortage`` has the numbers."""
+
+    def __init__(self, shortage: Shortage, cards: Collection[Card]) -> None:
+        super().__init__(f"no room for {shortage.request}: {shortage}")
+        self.shortage = shortage
+        self.cards = tuple(cards)
+
+
+class OverQuota(GPUSpawnerError):
+    """The user would hold more cards than ``limit``; ``holding`` tells what they have."""
+
+    def __init__(self, limit: int, asked: int, held: Holding) -> None:
+        super().__init__(f"asked for {asked} GPU(s) with {held.total} held; the limit is {limit}")
+        self.limit = limit
+        self.asked = asked
+        self.holding = held
+
+
+class View:
+    """What was known at one moment: the basis of a decision, a form or a listing."""
+
+    def __init__(self, inventory: Inventory, survey: Survey, claims: Claims) -> None:
+        self.inventory = inventory
+        self.survey = survey
+        self.claims = claims
+
+
+class GPUPool(LoggingConfigurable):
+    """The GPUs of the hub's container engine.
+
+    Args:
+        engine: the engine's edge.
+        hub_id: random id of this hub.
+        in_database: tells the container ids that the hub's database names.
+    """
+
+    inventory = AnyTrait(
+        "nvml",
+        help="""
+        Where the list of GPUs comes from. Default: ``"nvml"``, the driver of the machine the hub
+        runs on. Others: a list of GPUs, or GPUs that don't exist, to try things out.
+
+        Example::
+
+            c.GPUPool.inventory = [{"uuid": "GPU-5d2c4f1e-…", "model": "NVIDIA A100", "memory_gib": 40}]
+            c.GPUPool.inventory = {"simulated": 4, "model": "NVIDIA A100-SXM4-40GB"}
+        """,
+    ).tag(config=True)
+
+    device_driver = CaselessStrEnum(
+        ["auto", "cdi", "nvidia", "none"],
+        "auto",
+        help="""
+        How a GPU is put into a container. Default: ``auto``: by CDI where the engine lists the
+        GPU, else by NVIDIA's container runtime hook. ``none`` asks the engine for nothing and only
+        sets labels and variables.
+
+        Example::
+
+            c.GPUPool.device_driver = "cdi"
+        """,
+    ).tag(config=True)
+
+    observers = List(
+        Unicode(),
+        help="""
+        Image repositories (without tag) of containers that only monitor the GPUs and so block
+        nothing. Well-known exporters are built in. Default: none more.
+
+        Example::
+
+            c.GPUPool.observers = ["registry.example.org/lab/gpu-exporter"]
+        """,
+    ).tag(config=True)
+
+    created_grace_seconds = Float(
+        120.0,
+        min=1,
+        help="""
+        Seconds for which a container of somebody else that was created but not started counts as
+        holding its GPUs, and after which a never-started leftover is removed. Default: 120.
+
+        Example::
+
+            c.GPUPool.created_grace_seconds = 300
+        """,
+    ).tag(config=True)
+
+    release_delay_seconds = Float(
+        10.0,
+        min=0,
+        help="""
+        Seconds after its end during which an exited container still holds its GPUs, so that the
+        driver can clean up. Default: 10.
+
+        Example::
+
+            c.GPUPool.release_delay_seconds = 20
+        """,
+    ).tag(config=True)
+
+    orphan_grace_seconds = Float(
+        600.0,
+        min=0,
+        help="""
+        Seconds after the hub's start before a running server that neither the hub nor its database
+        knows is stopped. Default: 600.
+
+        Example::
+
+            c.GPUPool.orphan_grace_seconds = 3600
+        """,
+    ).tag(config=True)
+
+    probe_max_age_seconds = Float(
+        60.0,
+        min=0,
+        help="""
+        Seconds for which the last answer of the driver is relied on if it can't be asked again.
+        Default: 60.
+
+        Example::
+
+            c.GPUPool.probe_max_age_seconds = 30
+        """,
+    ).tag(config=True)
+
+    clean_interval_seconds = Float(
+        30.0,
+        min=0.1,
+        help="""
+        Seconds between two rounds of the cleaner, which removes containers of this hub that
+        nobody owns any more. Default: 30.
+
+        Example::
+
+            c.GPUPool.clean_interval_seconds = 60
+        """,
+    ).tag(config=True)
+
+    def __init__(
+        self,
+        engine: Engine,
+        hub_id: str,
+        in_database: Callable[[], Collection[str]] = frozenset,
+        *,
+        keep_ended: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.hub_id = hub_id
+        self.attempts = Attempts()
+        self._in_database = in_database
+        self._keep_ended = keep_ended
+        self._by_ticket: dict[str, Attempt] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+        self._held: set[str] = set()
+        self._releasing: dict[str, str] = {}
+        self._since: float | None = None
+        self._alarmed: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cleaner: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.prober = Prober(
+            source_from_config(self.inventory),
+            max_age_seconds=self.probe_max_age_seconds,
+            log=self.log,
+        )
+
+    # -- seeing ---------------------------------------------------------------------------------
+
+    @property
+    def times(self) -> Times:
+        return Times(self.created_grace_seconds, self.release_delay_seconds)
+
+    async def view(self, *, probe_age_seconds: float | None = None) -> View:
+        """Ask the engine, and the driver if its last answer is older than ``probe_age_seconds``.
+
+        Raises:
+            EngineUnknown, ProbeError: one of them can't be asked.
+        """
+        age = self.probe_max_age_seconds if probe_age_seconds is None else probe_age_seconds
+        inventory = await self.prober.latest(age)
+        survey = await self.survey()
+        return View(inventory, survey, self._claims(survey, inventory))
+
+    async def survey(self) -> Survey:
+        survey = await self.engine.survey()
+        if self._since is None:
+            self._since = survey.listing.at
+        return survey
+
+    def _claims(self, survey: Survey, inventory: Inventory) -> Claims:
+        return read_claims(survey, inventory, self.hub_id, self.times)
+
+    def cards(self, view: View) -> tuple[Card, ...]:
+        """The cards as they stand now, with this process's reservations."""
+        return see_cards(view.inventory, view.claims.claims, self.attempts, self.hub_id)
+
+    # -- placing and reserving ------------------------------------------------------------------
+
+    async def check(self, request: Request, user: str, limit: int) -> None:
+        """Admission: raise what :meth:`reserve` would raise now, reserving nothing.
+
+        It also begins a probe, so that a later :meth:`reserve` need not wait for one.
+        """
+        if request.count:
+            self.prober.refresh()
+            view = await self.view()
+            self._decide(request, user, limit, view)
+
+    async def reserve(self, request: Request, *, user: str, server: str, limit: int) -> Attempt:
+        """Choose cards and reserve them.
+
+        Args:
+            limit: most cards the user's servers may hold together; 0 for no limit.
+
+        Returns:
+            The attempt, which the caller must bring to its end.
+
+        Raises:
+            NoRoom, OverQuota: not now.
+            EngineUnknown, ProbeError: unknown is busy.
+        """
+        chosen = Placement((), request.share)
+        if request.count:
+            while True:
+                ended = self.attempts.ended
+                view = await self.view(probe_age_seconds=5.0)
+                if ended == self.attempts.ended:
+                    # Else the listing may lack the container of an attempt that has ended since.
+                    break
+            chosen = self._decide(request, user, limit, view)
+        attempt = Attempt(
+            lease=secrets.token_hex(16),
+            devices=chosen.devices,
+            share=chosen.share,
+            owner=(user, server),
+            memory_mib=chosen.memory_mib,
+        )
+        self.attempts.add(attempt)
+        self._ends[attempt.lease] = asyncio.Event()
+        return attempt
+
+    def _decide(self, request: Request, user: str, limit: int, view: View) -> Placement:
+        held = holding(user, view.claims.claims, self.attempts)
+        if limit and held.total + request.count > limit:
+            raise OverQuota(limit, request.count, held)
+        cards = self.cards(view)
+        chosen = place(request, cards)
+        if isinstance(chosen, Shortage):
+            raise NoRoom(chosen, cards)
+        return chosen
+
+    # -- an attempt's way -----------------------------------------------------------------------
+
+    def ticket(self, attempt: Attempt) -> Ticket:
+        """The ticket for an attempt's calls to the engine."""
+        self._loop = asyncio.get_running_loop()
+        self._by_ticket[attempt.lease] = attempt
+        return Ticket(self.engine, attempt.lease, self._ticket_ended)
+
+    async def look(self, attempt: Attempt, container_id: str) -> bool:
+        """After create: True if the container may start, False if it must yield.
+
+        Raises:
+            EngineUnknown: no listing could be had in time, or the container was removed by others.
+        """
+        self.attempts.move(attempt, State.CLAIMED)
+        if not attempt.devices:
+            return True
+        loop = asyncio.get_running_loop()
+        deadline, delay = loop.time() + WAIT_SECONDS, 0.02
+        while True:
+            verdict = await self._listed_verdict(container_id, last=loop.time() >= deadline)
+            if verdict is Verdict.START:
+                return True
+            if verdict is Verdict.YIELD or loop.time() >= deadline:
+                return False
+            if attempt.state is State.CLAIMED:
+                self.attempts.move(attempt, State.WAITING)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 0.25)
+
+    async def _listed_verdict(self, container_id: str, *, last: bool) -> Verdict:
+        try:
+            survey = await self.survey()
+        except EngineUnknown:
+            if last:
+                raise
+            return Verdict.WAIT  # a failed listing is no verdict
+        inventory = await self.prober.latest(self.probe_max_age_seconds)
+        claims = self._claims(survey, inventory).claims
+        mine = next((c for c in claims if c.row.id == container_id), None)
+        if mine is None:
+            if survey.listing.by_id(container_id) is None:
+                raise EngineUnknown(
+                    f"container {container_id[:12]} was removed by somebody else before it started"
+                )
+            return Verdict.YIELD  # its image's tag moved meanwhile: nobody would know it as ours
+        return judge(mine, claims, inventory)
+
+    async def look_again(self, attempt: Attempt, container_id: str) -> bool:
+        """Right after start: False if an outsider started on the same card.
+
+        Raises:
+            EngineUnknown: no listing could be had within the wait.
+        """
+        if not attempt.devices:
+            return True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + WAIT_SECONDS
+        while True:
+            try:
+                survey = await self.survey()
+                break
+            except EngineUnknown:
+                if loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(0.25)
+        inventory = await self.prober.latest(self.probe_max_age_seconds)
+        claims = self._claims(survey, inventory).claims
+        mine = next((c for c in claims if c.row.id == container_id), None)
+        return mine is None or second_look(mine, claims, inventory)
+
+    def hold(self, attempt: Attempt, ticket: Ticket) -> None:
+        """The server runs: from here its container alone is the lease."""
+        ticket.keep()
+        self._held.add(attempt.lease)
+        self._step(attempt, State.HELD)
+
+    def give_up(self, attempt: Attempt, ticket: Ticket, *, force: bool = True) -> None:
+        """End an attempt that did not succeed; safe at any point, never waits.
+
+        Its reservation stays until the engine has answered for its container.
+        """
+        if attempt.state in (State.HELD, State.ENDED, State.RELEASING):
+            return
+        if attempt.state is State.RESERVED:
+            ticket.keep()
+            self._step(attempt, State.ENDED)
+            return
+        self._step(attempt, State.RELEASING)
+        ticket.abandon(force=force)
+
+    async def ended(self, attempt: Attempt, timeout_seconds: float) -> bool:
+        """Wait until the engine has answered for an attempt given up; False if it takes longer."""
+        event = self._ends.get(attempt.lease)
+        if event is None:
+            return True
+        try:
+            await asyncio.wait_for(event.wait(), timeout_seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def _step(self, attempt: Attempt, state: State) -> None:
+        self.attempts.move(attempt, state)
+        if state in (State.HELD, State.ENDED):
+            self._by_ticket.pop(attempt.lease, None)
+            event = self._ends.pop(attempt.lease, None)
+            if event:
+                event.set()
+
+    def _ticket_ended(self, ticket: Ticket, ending: Ending) -> None:
+        """Called in an engine thread; carries the news to the event loop, if there still is one."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        try:
+            loop.call_soon_threadsafe(self._attempt_left, ticket, ending)
+        except RuntimeError:
+            # The loop closed in between: the process ends, and the next one's cleaner takes over.
+            return
+
+    def _attempt_left(self, ticket: Ticket, ending: Ending) -> None:
+        attempt = self._by_ticket[ticket.lease]
+        if ending is Ending.GONE:
+            self._step(attempt, State.ENDED)
+        elif ending is Ending.STAYS:
+            self._spawn(self._remove_until_gone(ticket.container_id, attempt))
+        else:
+            self._spawn(self._follow(attempt))
+
+    async def _follow(self, attempt: Attempt) -> None:
+        """A call had no answer: its container may still come. Remove it, or wait the grace."""
+        unseen_since: float | None = None
+        while True:
+            await asyncio.sleep(1.0)
+            try:
+                listing = await self.engine.listing()
+            except EngineUnknown:
+                unseen_since = None
+                continue
+            row = listing.by_lease(attempt.lease)
+            if row is not None and row.state not in ("removing", "dead"):
+                await self._remove_until_gone(row.id, attempt)
+                return
+            unseen_since = listing.at if unseen_since is None else unseen_since
+            if listing.at - unseen_since > self.created_grace_seconds:
+                self._step(attempt, State.ENDED)
+                return
+
+    # -- releasing what was held ----------------------------------------------------------------
+
+    def know(self, lease: str) -> None:
+        """A server of this hub holds this lease (a restart found it in the database)."""
+        self._held.add(lease)
+
+    def release(self, lease: str, container_id: str) -> None:
+        """A server is over: remove its container, however long that takes. Never waits."""
+        if lease in self._releasing:
+            return
+        self._held.discard(lease)
+        self._releasing[lease] = container_id
+        self._spawn(self._release(lease, container_id))
+
+    def forget(self, lease: str) -> None:
+        """A server is over and its container is gone, or is kept for a restart."""
+        self._held.discard(lease)
+
+    async def _release(self, lease: str, container_id: str) -> None:
+        await self._remove_until_gone(container_id, None)
+        del self._releasing[lease]
+
+    async def _remove_until_gone(self, container_id: str, attempt: Attempt | None) -> None:
+        loop = asyncio.get_running_loop()
+        begun, delay, told = loop.time(), 0.2, False
+        while not await self._removed(container_id):
+            if loop.time() - begun > STUCK_SECONDS and not told:
+                told = True
+                self.log.error(
+                    "Container %s can't be removed for %d s now; it keeps its GPU until it is "
+                    "gone. If a process in it can't be killed, the host may need a restart.",
+                    container_id[:12],
+                    STUCK_SECONDS,
+                )
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 10.0)
+        if attempt is not None:
+            self._step(attempt, State.ENDED)
+
+    async def _removed(self, container_id: str) -> bool:
+        """Try once; True if the container is gone for good."""
+        try:
+            if await self.engine.remove(container_id, force=True) == "gone":
+                return True
+            listing = await self.engine.listing()
+        except EngineUnknown as error:
+            self.log.warning("Removing %s: %s", container_id[:12], error)
+            return False
+        except NO_ANSWER as error:
+            self.log.warning("Removing %s: %s", container_id[:12], error)
+            return False
+        row = listing.by_id(container_id)
+        return row is None or row.state in ("removing", "dead")
+
+    async def remove_leftovers_of(self, user: str, server: str) -> None:
+        """Before a new spawn of a server: remove what an earlier hub process left of it.
+
+        Raises:
+            EngineUnknown: the engine can't be asked.
+        """
+        listing = await self.engine.listing()
+        known = self._known()
+        for row in listing.rows:
+            if row.mine(self.hub_id) and row.lease not in known:
+                if (row.labels.get("gpuspawner.user"), row.labels.get("gpuspawner.server")) == (
+                    user,
+                    server,
+                ):
+                    self.log.warning(
+                        "Removing container %s, left over of server %r of user %s",
+                        row.id[:12],
+                        server,
+                        user,
+                    )
+                    await self._removed(row.id)
+
+    # -- the cleaner ----------------------------------------------------------------------------
+
+    def start_cleaner(self) -> None:
+        """Begin the cleaner's rounds, once."""
+        if self._cleaner is None:
+            self._cleaner = self._spawn(self._clean_for_ever())
+
+    async def _clean_for_ever(self) -> None:
+        while True:
+            try:
+                await self.clean()
+            except EngineUnknown as error:
+                self.log.warning("The cleaner can't look: %s", error)
+            await asyncio.sleep(self.clean_interval_seconds)
+
+    async def clean(self) -> None:
+        """One round of the cleaner.
+
+        Raises:
+            EngineUnknown: the engine can't be asked.
+        """
+        listing = await self.engine.listing()
+        if self._since is None:
+            self._since = listing.at
+        own = Ownership(
+            hub_id=self.hub_id,
+            known=self._known(),
+            in_database=self._in_database(),
+            since=self._since,
+            keep_ended=self._keep_ended,
+        )
+        cleaning = leftovers(
+            listing,
+            own,
+            created_grace_seconds=self.created_grace_seconds,
+            orphan_grace_seconds=self.orphan_grace_seconds,
+        )
+        for row in cleaning.alarms:
+            if row.id not in self._alarmed:
+                self._alarmed.add(row.id)
+                self.log.critical(
+                    "Container %s carries this hub's id, but this hub did not start it: another "
+                    "hub has a copy of the file of GPUPool.hub_id_file. Give each its own.",
+                    row.id[:12],
+                )
+        for leftover in cleaning.remove:
+            self.log.warning("Cleaning container %s (%s)", leftover.row.id[:12], leftover.why)
+            try:
+                await self.engine.remove(leftover.row.id, force=leftover.force)
+            except NO_ANSWER as error:
+                self.log.warning("Cleaning %s: %s", leftover.row.id[:12], error)
+
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.attempts.leases()) | self._held | frozenset(self._releasing)
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[assignment]
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log.error("A task of the GPU pool failed", exc_info=error)
