@@ -13,10 +13,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from traitlets import Any as AnyTrait
-from traitlets import CaselessStrEnum, Float, List, Unicode
-from traitlets.config import LoggingConfigurable
-
 from .attempts import Attempt, Attempts, State
 from .calls import Ending, Ticket
 from .cards import Holding, holding, see_cards
@@ -27,6 +23,7 @@ from .engine import NO_ANSWER, Engine
 from .errors import EngineUnknown, GPUSpawnerError
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
+from .pool_traits import PoolTraits
 from .prober import Prober
 from .verdict import Verdict, judge, second_look
 
@@ -64,7 +61,7 @@ class View:
         self.claims = claims
 
 
-class GPUPool(LoggingConfigurable):
+class GPUPool(PoolTraits):
     """The GPUs of the hub's container engine.
 
     Args:
@@ -72,110 +69,6 @@ class GPUPool(LoggingConfigurable):
         hub_id: random id of this hub.
         in_database: tells the container ids that the hub's database names.
     """
-
-    inventory = AnyTrait(
-        "nvml",
-        help="""
-        Where the list of GPUs comes from. Default: ``"nvml"``, the driver of the machine the hub
-        runs on. Others: a list of GPUs, or GPUs that don't exist, to try things out.
-
-        Example::
-
-            c.GPUPool.inventory = [{"uuid": "GPU-5d2c4f1e-…", "model": "NVIDIA A100", "memory_gib": 40}]
-            c.GPUPool.inventory = {"simulated": 4, "model": "NVIDIA A100-SXM4-40GB"}
-        """,
-    ).tag(config=True)
-
-    device_driver = CaselessStrEnum(
-        ["auto", "cdi", "nvidia", "none"],
-        "auto",
-        help="""
-        How a GPU is put into a container. Default: ``auto``: by CDI where the engine lists the
-        GPU, else by NVIDIA's container runtime hook. ``none`` asks the engine for nothing and only
-        sets labels and variables.
-
-        Example::
-
-            c.GPUPool.device_driver = "cdi"
-        """,
-    ).tag(config=True)
-
-    observers = List(
-        Unicode(),
-        help="""
-        Image repositories (without tag) of containers that only monitor the GPUs and so block
-        nothing. Well-known exporters are built in. Default: none more.
-
-        Example::
-
-            c.GPUPool.observers = ["registry.example.org/lab/gpu-exporter"]
-        """,
-    ).tag(config=True)
-
-    created_grace_seconds = Float(
-        120.0,
-        min=1,
-        help="""
-        Seconds for which a container of somebody else that was created but not started counts as
-        holding its GPUs, and after which a never-started leftover is removed. Default: 120.
-
-        Example::
-
-            c.GPUPool.created_grace_seconds = 300
-        """,
-    ).tag(config=True)
-
-    release_delay_seconds = Float(
-        10.0,
-        min=0,
-        help="""
-        Seconds after its end during which an exited container still holds its GPUs, so that the
-        driver can clean up. Default: 10.
-
-        Example::
-
-            c.GPUPool.release_delay_seconds = 20
-        """,
-    ).tag(config=True)
-
-    orphan_grace_seconds = Float(
-        600.0,
-        min=0,
-        help="""
-        Seconds after the hub's start before a running server that neither the hub nor its database
-        knows is stopped. Default: 600.
-
-        Example::
-
-            c.GPUPool.orphan_grace_seconds = 3600
-        """,
-    ).tag(config=True)
-
-    probe_max_age_seconds = Float(
-        60.0,
-        min=0,
-        help="""
-        Seconds for which the last answer of the driver is relied on if it can't be asked again.
-        Default: 60.
-
-        Example::
-
-            c.GPUPool.probe_max_age_seconds = 30
-        """,
-    ).tag(config=True)
-
-    clean_interval_seconds = Float(
-        30.0,
-        min=0.1,
-        help="""
-        Seconds between two rounds of the cleaner, which removes containers of this hub that
-        nobody owns any more. Default: 30.
-
-        Example::
-
-            c.GPUPool.clean_interval_seconds = 60
-        """,
-    ).tag(config=True)
 
     def __init__(
         self,

@@ -1,0 +1,141 @@
+"""The settings of ``c.GPUPool``."""
+
+from __future__ import annotations
+
+from traitlets import Any as AnyTrait
+from traitlets import CaselessStrEnum, Float, Integer, List, Unicode
+from traitlets.config import LoggingConfigurable
+
+
+class PoolTraits(LoggingConfigurable):
+    """Settings of the pool; see :class:`gpuspawner.pool.GPUPool`."""
+
+    inventory = AnyTrait(
+        "nvml",
+        help="""
+        Where the list of GPUs comes from. Default: ``"nvml"``, the driver of the machine the hub
+        runs on. Others: a list of GPUs, or GPUs that don't exist, to try things out.
+
+        Example::
+
+            c.GPUPool.inventory = [{"uuid": "GPU-5d2c4f1e-…", "model": "NVIDIA A100", "memory_gib": 40}]
+            c.GPUPool.inventory = {"simulated": 4, "model": "NVIDIA A100-SXM4-40GB"}
+        """,
+    ).tag(config=True)
+
+    device_driver = CaselessStrEnum(
+        ["auto", "cdi", "nvidia", "none"],
+        "auto",
+        help="""
+        How a GPU is put into a container. Default: ``auto``: by CDI where the engine lists the
+        GPU, else by NVIDIA's container runtime hook. ``none`` asks the engine for nothing and only
+        sets labels and variables.
+
+        Example::
+
+            c.GPUPool.device_driver = "cdi"
+        """,
+    ).tag(config=True)
+
+    observers = List(
+        Unicode(),
+        help="""
+        Image repositories (without tag) of containers that only monitor the GPUs and so block
+        nothing. Well-known exporters are built in. Default: none more.
+
+        Example::
+
+            c.GPUPool.observers = ["registry.example.org/lab/gpu-exporter"]
+        """,
+    ).tag(config=True)
+
+    created_grace_seconds = Float(
+        120.0,
+        min=1,
+        help="""
+        Seconds for which a container of somebody else that was created but not started counts as
+        holding its GPUs, and after which a never-started leftover is removed. Default: 120.
+
+        Example::
+
+            c.GPUPool.created_grace_seconds = 300
+        """,
+    ).tag(config=True)
+
+    release_delay_seconds = Float(
+        10.0,
+        min=0,
+        help="""
+        Seconds after its end during which an exited container still holds its GPUs, so that the
+        driver can clean up. Default: 10.
+
+        Example::
+
+            c.GPUPool.release_delay_seconds = 20
+        """,
+    ).tag(config=True)
+
+    orphan_grace_seconds = Float(
+        600.0,
+        min=0,
+        help="""
+        Seconds after the hub's start before a running server that neither the hub nor its database
+        knows is stopped. Default: 600.
+
+        Example::
+
+            c.GPUPool.orphan_grace_seconds = 3600
+        """,
+    ).tag(config=True)
+
+    probe_max_age_seconds = Float(
+        60.0,
+        min=0,
+        help="""
+        Seconds for which the last answer of the driver is relied on if it can't be asked again.
+        Default: 60.
+
+        Example::
+
+            c.GPUPool.probe_max_age_seconds = 30
+        """,
+    ).tag(config=True)
+
+    hub_id_file = Unicode(
+        "",
+        help="""
+        File that keeps the random id of this hub, which tells its containers from those of
+        another hub on the same engine. It must survive restarts and must not be copied to a second
+        hub. Default: ``gpuspawner_hub_id`` beside the hub's SQLite database, or in the hub's
+        working directory where the database is elsewhere.
+
+        Example::
+
+            c.GPUPool.hub_id_file = "/srv/jupyterhub/gpuspawner_hub_id"
+        """,
+    ).tag(config=True)
+
+    engine_threads = Integer(
+        12,
+        min=2,
+        help="""
+        How many calls to the container engine may be under way at once. Default: 12.
+
+        Example::
+
+            c.GPUPool.engine_threads = 24
+        """,
+    ).tag(config=True)
+
+    clean_interval_seconds = Float(
+        30.0,
+        min=0.1,
+        help="""
+        Seconds between two rounds of the cleaner, which removes containers of this hub that
+        nobody owns any more. Default: 30.
+
+        Example::
+
+            c.GPUPool.clean_interval_seconds = 60
+        """,
+    ).tag(config=True)

@@ -1,0 +1,119 @@
+"""Puts engine and pool together from what the hub and the admin's config say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.utils import kwargs_from_env
+from traitlets.config import Config
+
+from .engine import Engine
+from .hubid import read_hub_id
+from .pool import GPUPool
+from .pool_traits import PoolTraits
+
+#: Key in the hub's settings under which its one pool is kept.
+SETTING = "gpuspawner_pool"
+HUB_ID_FILE = "gpuspawner_hub_id"
+
+
+def make_client(tls_config: dict[str, Any], client_kwargs: dict[str, Any], threads: int) -> Any:
+    """A ``docker.APIClient`` as DockerSpawner would make it, wide enough for our threads.
+
+    It asks the engine for its version, so call it in a thread.
+    """
+    kwargs: dict[str, Any] = {"version": "auto", "max_pool_size": threads}
+    if tls_config:
+        kwargs["tls"] = docker.tls.TLSConfig(**tls_config)
+    kwargs.update(kwargs_from_env())
+    kwargs.update(client_kwargs)
+    return docker.APIClient(**kwargs)
+
+
+def make_engine(
+    tls_config: dict[str, Any],
+    client_kwargs: dict[str, Any],
+    *,
+    threads: int,
+    observers: Collection[str],
+) -> Engine:
+    """The engine's edge, not connected yet."""
+    return Engine(
+        lambda: make_client(tls_config, client_kwargs, threads),
+        threads=threads,
+        observers=observers,
+        own_ids=own_container_ids(),
+    )
+
+
+def own_container_ids() -> tuple[str, ...]:
+    """The id of the container this process runs in, if any: the hub itself holds no GPU."""
+    try:
+        text = Path("/proc/self/mountinfo").read_text()
+    except OSError:
+        return ()
+    # Docker binds the container's own hosts file from a folder named by its id.
+    for line in text.splitlines():
+        parts = line.split(" ")[3].split("/") if line.count(" ") > 3 else []
+        if "containers" in parts and parts[-1] in ("hostname", "hosts", "resolv.conf"):
+            identity = parts[parts.index("containers") + 1]
+            if len(identity) == 64:
+                return (identity,)
+    return ()
+
+
+def hub_id_path(configured: str, database_url: str) -> Path:
+    """Where the hub's id is kept: as configured, else beside the database's file, else here."""
+    if configured:
+        return Path(configured)
+    scheme, _, rest = database_url.partition("///")
+    if scheme.startswith("sqlite") and rest and not rest.startswith(":"):
+        return Path(rest.partition("?")[0]).resolve().parent / HUB_ID_FILE
+    return Path(os.getcwd()) / HUB_ID_FILE
+
+
+def pool_of(spawner: Any) -> GPUPool:
+    """The hub's one pool, made when its first spawner asks for it."""
+    settings = spawner.user.settings
+    pool = settings.get(SETTING)
+    if pool is None:
+        pool = settings[SETTING] = _make_pool(spawner)
+    assert isinstance(pool, GPUPool)
+    return pool
+
+
+def pool_options(config: Config) -> PoolTraits:
+    """The settings of ``c.GPUPool``, without a pool: some are needed to make its engine."""
+    return PoolTraits(config=Config(PoolTraits=config.get("GPUPool", {})))
+
+
+def _make_pool(spawner: Any) -> GPUPool:
+    options = pool_options(spawner.config)
+    engine = make_engine(
+        spawner.tls_config,
+        spawner.client_kwargs,
+        threads=options.engine_threads,
+        observers=options.observers,
+    )
+    bind = spawner.user.db.get_bind()
+    database_url = bind.url.render_as_string(hide_password=True)
+    return GPUPool(
+        engine,
+        read_hub_id(hub_id_path(options.hub_id_file, database_url)),
+        lambda: containers_in_database(spawner.user.db),
+        keep_ended=not spawner.remove,
+        config=spawner.config,
+        log=spawner.log,
+    )
+
+
+def containers_in_database(session: Any) -> Collection[str]:
+    """Container ids that the hub's database names as somebody's server."""
+    from jupyterhub import orm
+
+    states = session.query(orm.Spawner.state).filter(orm.Spawner.state.isnot(None))
+    return {str(state.get("object_id", "")) for (state,) in states if state} - {""}
