@@ -1,6 +1,6 @@
 """What the machine has: devices, MIG slices, processes and links, as frozen values.
 
-Everything here is plain data read from a probe (see :mod:`gpuspawner.probe` for the producer).
+Everything here is plain data read from a probe (see :mod:`gpuspawner.nvml` for the producer).
 A value the driver or card does not support is ``None``, never an exception. Memory is in MiB
 (2**20 bytes), as NVML's byte counts divided down.
 """
@@ -69,12 +69,14 @@ class Device:
         used_mib: used memory in MiB, without the driver's reserve where the driver tells it apart.
         reserved_mib: the driver's own reserve in MiB.
         mig: True if MIG mode is on, False if off, None if the card has no MIG.
+        processes: those on the card; those in its slices are listed there only.
         recovery_action: ``none`` when healthy, else NVML's word (``gpu-reset``, ``node-reboot``,
-            ``drain-p2p``, ``drain-and-reset``, or ``unknown-N``); None where not supported.
+            ``drain-p2p``, ``drain-and-reset``, ``recover-imex-domain``, ``bus-reset``,
+            ``system-reboot``, or ``unknown-N``); None where not supported.
         display: True if a display is active on the card.
         error: why this card could not be read (``GPU is lost``), else empty. Such a card is never
             offered; it does not hide the others.
-        numa_node: NUMA node of the card, None where not told.
+        numa_node: NUMA node the card sits at, from sysfs; None where not told.
     """
 
     uuid: str
