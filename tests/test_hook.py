@@ -27,7 +27,7 @@ def pythons() -> list[str]:
         path = shutil.which(name)
         if path and minor != sys.version_info.minor:
             code = "import sys; print(sys.version_info[1])"
-            result = subprocess.run([path, "-c", code], capture_output=True, text=True)
+            result = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
             if result.stdout.strip() == str(minor):
                 found[name] = path
     return list(found.values())
@@ -103,6 +103,7 @@ class Machine:
             capture_output=True,
             text=True,
             env=env,
+            check=False,
         )
         return result.stdout.strip(), result.stderr, result.returncode
 
@@ -324,7 +325,7 @@ def test_another_import_hook_before_and_behind(machine: Machine) -> None:
         "sitecustomize.py",
         """
         import sys
-        class Finder(object):
+        class Finder:
             seen = []
             def find_spec(self, name, path=None, target=None):
                 if name == "torch":

@@ -18,7 +18,7 @@ def _fraction():
     return value if 0 < value < 1 else None
 
 
-class _TorchFinder(object):
+class _TorchFinder:
     """Finds torch as the other finders do, and has its loader call back once it was loaded.
 
     It stays on sys.meta_path: to take it off while another thread imports would make that
