@@ -1,0 +1,384 @@
+"""The words that users see, made from numbers, and what admins read about a shortage.
+
+Every text for a user is under 40 words, says what happened and what they can do now, and names no
+other user, no device id and no system word. What a user sent is shown short and printable
+(:func:`echo`); escaping for HTML is the business of whoever writes HTML. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from fractions import Fraction
+
+from gpuspawner.placement import Card, Request, Shortage
+
+ECHO_CHARS = 60
+_NAME_CHARS = 40
+_NAME_WORDS = 4
+_LISTED = 4
+
+_SAFE = "Your files are safe."
+
+
+def echo(value: object) -> str:
+    """A short, printable form of what somebody sent; anything but text is named by its kind."""
+    if not isinstance(value, str):
+        return f"a {type(value).__name__}"
+    text = repr(value[:ECHO_CHARS])
+    return text if len(text) <= ECHO_CHARS else text[: ECHO_CHARS - 1] + "…"
+
+
+def name(text: str) -> str:
+    """A display name in quotes, cut where it is long, with nothing unprintable in it."""
+    words = "".join(c if c.isprintable() else " " for c in text[: 4 * _NAME_CHARS]).split()
+    short = " ".join(words[:_NAME_WORDS])[:_NAME_CHARS]
+    cut = len(words) > _NAME_WORDS or len(text) > len(short)
+    return f'"{short}…"' if cut and short != text.strip() else f'"{short}"'
+
+
+def gigabytes(mib: int) -> str:
+    """``40 GB``: MiB as people say it, to one decimal where it is not whole."""
+    amount = round(mib / 1024, 1)
+    return f"{amount:g} GB" if amount < 10_000 else f"{round(amount)} GB"
+
+
+def gpus(count: int) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+# -- shortage ---------------------------------------------------------------------------------
+
+
+def none_free(shortage: Shortage, *, cpu_available: bool) -> str:
+    """Why there is no card now, and what the user can do.
+
+    Args:
+        cpu_available: the user may start a profile without a GPU.
+    """
+    if shortage.never or shortage.total == 0:
+        return f"{_never(shortage)} {_other_advice(cpu_available)}"
+    advice = (
+        "You can start without a GPU, or try again in a few minutes."
+        if cpu_available
+        else "Please try again in a few minutes."
+    )
+    return f"{_busy(shortage)} {advice} {_SAFE}"
+
+
+def disabled(shortage: Shortage) -> str:
+    """Why a profile can't be chosen on the form, in a few words."""
+    return _never(shortage) if shortage.never or shortage.total == 0 else _busy(shortage)
+
+
+def _kind(request: Request) -> str:
+    """What else than a number was asked for, to follow "GPU": `` with 40 GB``, or empty."""
+    if request.models:
+        return " of the kind you asked for"
+    return f" with {gigabytes(request.min_memory_mib)}" if request.min_memory_mib else ""
+
+
+def _never(shortage: Shortage) -> str:
+    request = shortage.request
+    if shortage.total == 0:
+        return "This machine has no GPU that can be used just now."
+    kind = _kind(request)
+    if shortage.suitable == 0:
+        return f"This machine has no GPU{kind}."
+    asked = f"you asked for {request.count}"
+    return f"This machine has only {gpus(shortage.suitable)}{kind}, {asked}."
+
+
+def _busy(shortage: Shortage) -> str:
+    request = shortage.request
+    kind = _kind(request)
+    free = shortage.free_suitable
+    if free:
+        are = "is" if free == 1 else "are"
+        return f"{gpus(free)}{kind} {are} free, you asked for {request.count}."
+    if shortage.free:
+        return f"{gpus(shortage.free)} {_none_of(shortage.free)}{kind}."
+    in_use = shortage.suitable - shortage.unavailable
+    if in_use == 0:
+        which = _all(shortage.suitable, kind)
+        return f"{which} out of service just now, and the admins can see why."
+    if shortage.unavailable:
+        are = "is" if in_use == 1 else "are"
+        others = "is" if shortage.unavailable == 1 else "are"
+        return (
+            f"{gpus(in_use)}{kind} {are} in use just now, "
+            f"{shortage.unavailable} {others} out of service."
+        )
+    return f"{_all(shortage.suitable, kind)} in use just now."
+
+
+def _none_of(count: int) -> str:
+    return "is free, but not one" if count == 1 else "are free, none of them"
+
+
+def _all(count: int, kind: str) -> str:
+    if count == 1:
+        return f"The only GPU{kind} is"
+    return f"Both GPUs{kind} are" if count == 2 else f"All {count} GPUs{kind} are"
+
+
+def _other_advice(cpu_available: bool) -> str:
+    if cpu_available:
+        return "Please choose another profile, or start without a GPU."
+    return "Please choose another profile, or ask the hub's admins."
+
+
+def admin_shortage(shortage: Shortage, cards: Sequence[Card]) -> str:
+    """The same for the log: numbers, every card's state, and the usual fix."""
+    request = shortage.request
+    wanted = [f"{request.count} card(s)"]
+    if request.share != Fraction(1):
+        wanted.append(f"share {request.share}")
+    if request.min_memory_mib:
+        wanted.append(f"at least {request.min_memory_mib} MiB")
+    if request.models:
+        wanted.append(f"model in {list(request.models)}")
+    lines = [
+        f"no placement for {', '.join(wanted)}: {shortage.total} card(s), "
+        f"{shortage.suitable} suitable, {shortage.free_suitable} of those free, "
+        f"{shortage.held} held by servers, {shortage.foreign} in foreign hands, "
+        f"{shortage.unavailable} not offered"
+    ]
+    lines += [f"  {_card(c)}" for c in sorted(cards, key=lambda c: (c.index, c.uuid))]
+    if shortage.foreign:
+        lines.append(
+            "  A container or process outside the hub has a card. If it only monitors, label it "
+            "gpuspawner.role=observer or add its image to GPUPool.observers; else stop it."
+        )
+    if shortage.never:
+        lines.append("  Waiting can't help: the machine has too few such cards.")
+    return "\n".join(lines)
+
+
+def _card(card: Card) -> str:
+    size = "memory not told" if card.memory_mib is None else f"{card.memory_mib} MiB"
+    if card.unavailable:
+        state = f"not offered: {card.unavailable}"
+    elif card.load == 0:
+        state = "free"
+    else:
+        state = f"load {card.load}{', foreign' if card.foreign else ''}"
+    return f"card {card.index} {card.uuid or '(no UUID)'} {card.model} {size}: {state}"
+
+
+# -- other refusals ----------------------------------------------------------------------------
+
+
+def forbidden(profile: str) -> str:
+    """The profile is for others."""
+    return (
+        f"{name(profile)} is open to other groups only. Please choose another profile. "
+        "If your course needs this one, ask your teacher or the hub's admins."
+    )
+
+
+def nothing_allowed() -> str:
+    """No profile at all is open to this user."""
+    return (
+        "No profile on this hub is open to you yet. "
+        "Please ask your teacher or the hub's admins to add you to a group."
+    )
+
+
+def quota(
+    limit: int,
+    held: int,
+    servers: Sequence[str],
+    *,
+    requested: int = 1,
+    cpu_available: bool = True,
+) -> str:
+    """The user has, or asks for, more cards than one person may have.
+
+    Args:
+        limit: cards per user.
+        held: cards the user's servers have, starting ones included.
+        servers: names of those servers; empty text is the default server.
+        requested: cards the profile asks for.
+    """
+    if limit <= 0:
+        return "GPUs are not open to you on this hub. Please choose a profile without one."
+    may = f"You may use {gpus(limit)} at a time"
+    if requested > limit:
+        return f"{may}, this profile asks for {requested}. Please choose another profile."
+    names = [name(s) if s else "your default server" for s in servers]
+    if len(names) == 1:
+        which = f"your server {names[0]}" if servers[0] else names[0]
+        has = f"{which} has {_them(held)}"
+        stop = "Stop that server first"
+    else:
+        has = f"{len(names) or 'some'} of your servers have {_them(held)}"
+        stop = "Stop one of them first"
+    asks = "" if held >= limit else f"; this one asks for {requested}"
+    instead = ", or start this one without a GPU." if cpu_available else "."
+    return f"{may}, and {has}{asks}. {stop}{instead}"
+
+
+def _them(held: int) -> str:
+    return "it" if held == 1 else f"{held}"
+
+
+def engine_down() -> str:
+    """The engine can't be asked."""
+    return (
+        "The hub can't reach the system that starts servers, so nothing new can start. "
+        "Please try again in a few minutes; admins can see the cause in the log."
+    )
+
+
+def cards_unknown(*, cpu_available: bool) -> str:
+    """The driver can't be asked, so nothing is given out."""
+    advice = "You can start without a GPU, or try" if cpu_available else "Please try"
+    return (
+        "The hub can't read the state of its GPUs, so it gives none out. "
+        f"{advice} again in a few minutes; admins can see the cause in the log."
+    )
+
+
+def start_failed() -> str:
+    """Something in the system failed that the user can't mend."""
+    return (
+        "Your server could not be started. This wasn't your mistake. "
+        "Please try again in a few minutes; admins can see the cause in the log."
+    )
+
+
+def out_of_space() -> str:
+    """The disk under the engine is full."""
+    return (
+        "The machine has no disk space left to start servers. "
+        "Please tell the hub's admins; they can see the cause in the log."
+    )
+
+
+def image_missing(image: str) -> str:
+    """The image is not there and could not be fetched."""
+    return (
+        f"{name(image)} could not be found or fetched. Please choose another image or profile, "
+        "or tell the hub's admins; they can see the cause in the log."
+    )
+
+
+def image_slow(image: str) -> str:
+    """Fetching the image took longer than it may."""
+    return (
+        f"{name(image)} is still being fetched, which can take long the first time. "
+        "Please try again in a few minutes."
+    )
+
+
+def image_too_new(image: str, needs: str, offers: str) -> str:
+    """The image needs a newer CUDA than the driver has; either may be empty."""
+    what = f"needs CUDA {needs}" if needs else "needs a newer CUDA"
+    than = f"this machine's driver offers {offers}" if offers else "this machine's driver has not"
+    return (
+        f"{name(image)} {what}; {than}. Choose another image, or start without a GPU. "
+        "The admins can update the driver."
+    )
+
+
+def card_gone() -> str:
+    """The card was lost between choice and start."""
+    return (
+        "The GPU chosen for you stopped working before your server could use it. "
+        "Please try again; the admins can see the cause in the log."
+    )
+
+
+def cancelled() -> str:
+    """The start was cancelled, by the user or the hub."""
+    return "The start was cancelled. You can start your server again at any time."
+
+
+def home_refused() -> str:
+    """The home folder belongs to somebody else; nothing was changed."""
+    return (
+        "Your home folder can't be opened for your server, so it was not started. "
+        "Nothing was changed. Please tell the hub's admins; they can see the cause in the log."
+    )
+
+
+def settings_refused() -> str:
+    """The hub's own settings ask for what is not allowed (root, privileged…)."""
+    return (
+        "This hub's settings don't allow your server to start. "
+        "Please tell the admins; they can see the cause in the log."
+    )
+
+
+# -- what a user sent -------------------------------------------------------------------------
+
+
+def _listed(allowed: Collection[str]) -> str:
+    shown = [name(a) for a in list(allowed)[:_LISTED]]
+    return ", ".join(shown) + (", …" if len(allowed) > _LISTED else "")
+
+
+def _short(text: str) -> str:
+    """:func:`echo` in few words, for a text that has a limit on them."""
+    return echo(" ".join(text[: 2 * ECHO_CHARS].split(" ")[:_NAME_WORDS]))
+
+
+def _choose(allowed: Collection[str]) -> str:
+    return f"You can choose from {_listed(allowed)}." if allowed else "There is nothing to choose."
+
+
+def unknown_profile(slug: str, allowed: Collection[str]) -> str:
+    """No such profile."""
+    return f"There is no profile {_short(slug)}. {_choose(allowed)}"
+
+
+def unknown_option(key: str, allowed: Collection[str]) -> str:
+    """The profile has no such option."""
+    return f"There is no option {_short(key)}. {_choose(allowed)}"
+
+
+def unknown_choice(key: str, option: str, allowed: Collection[str]) -> str:
+    """The option has no such choice."""
+    return f"{name(option)} can't be {_short(key)}. {_choose(allowed)}"
+
+
+def both_given(option: str) -> str:
+    """A listed choice and a free text came for one option."""
+    return f"{name(option)} was given twice. Please choose one, or write one."
+
+
+def choose_profile() -> str:
+    """Options came, but no profile."""
+    return "Please choose a profile first, then its options."
+
+
+def text_missing() -> str:
+    """The free text was chosen, but left empty."""
+    return "You chose to write your own answer, but left it empty. Please fill it in."
+
+
+def text_does_not_fit(text: str, option: str) -> str:
+    """The free text does not match what the admin allows."""
+    return f"{_short(text)} does not fit {name(option)}. Please check it and try again."
+
+
+def bad_image() -> str:
+    """That can't be the name of an image."""
+    return "That is not the name of an image. Please check it and try again."
+
+
+def not_one_text(key: object) -> str:
+    """A value is a list, a number, a file…"""
+    shown = _short(key) if isinstance(key, str) else echo(key)
+    return f"Option {shown} must be one text. Please check it and try again."
+
+
+def not_a_dict() -> str:
+    """The options are not a set of names and values."""
+    return 'Options must be names with texts, such as {"profile": "cpu"}.'
+
+
+def too_many_options() -> str:
+    """Far more options than any profile has."""
+    return "Too many options were sent. Please choose them on the form."

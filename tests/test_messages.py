@@ -1,0 +1,256 @@
+"""The words: every branch by table, and the laws that hold for all of them."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuspawner import messages
+from gpuspawner.placement import Card, Placement, Request, Shortage, place
+
+#: Never on a student's screen: our own words, the engine's, device ids.
+FORBIDDEN = re.compile(
+    r"\blease|advisory|docker|container|daemon|cgroup|\bCDI\b|NVML|\bXid\b|NVIDIA_|GPU-[0-9a-f]{4}|"
+    r"MIG-|traceback|exception|(?-i:\bNone\b)",
+    re.IGNORECASE,
+)
+
+
+def check(text: str) -> None:
+    """The laws of a text for users."""
+    assert len(text.split()) < 40, text
+    assert text.endswith("."), text
+    assert not FORBIDDEN.search(text), text
+    assert "  " not in text and "\n" not in text, text
+    assert not text[0].islower(), text
+
+
+def shortage(
+    count: int = 1,
+    *,
+    total: int = 8,
+    suitable: int | None = None,
+    free: int = 0,
+    free_suitable: int = 0,
+    unavailable: int = 0,
+    gib: int = 0,
+    models: tuple[str, ...] = (),
+) -> Shortage:
+    suitable = total if suitable is None else suitable
+    return Shortage(
+        request=Request(count, min_memory_mib=gib * 1024, models=models),
+        total=total,
+        suitable=suitable,
+        free=free,
+        free_suitable=free_suitable,
+        held=suitable - unavailable - free_suitable,
+        foreign=0,
+        unavailable=unavailable,
+    )
+
+
+NONE_FREE = [
+    (shortage(), "All 8 GPUs are in use just now."),
+    (shortage(total=2), "Both GPUs are in use just now."),
+    (shortage(total=1), "The only GPU is in use just now."),
+    (shortage(suitable=2, gib=80), "Both GPUs with 80 GB are in use just now."),
+    (shortage(suitable=1, gib=80), "The only GPU with 80 GB is in use just now."),
+    (shortage(unavailable=1), "7 GPUs are in use just now, 1 is out of service."),
+    (shortage(total=3, unavailable=2), "1 GPU is in use just now, 2 are out of service."),
+    (
+        shortage(total=4, unavailable=4),
+        "All 4 GPUs are out of service just now, and the admins can see why.",
+    ),
+    (shortage(suitable=4, free=2, gib=40), "2 GPUs are free, none of them with 40 GB."),
+    (shortage(suitable=4, free=1, gib=40), "1 GPU is free, but not one with 40 GB."),
+    (
+        shortage(suitable=4, free=3, models=("*A100*",)),
+        "3 GPUs are free, none of them of the kind you asked for.",
+    ),
+    (shortage(2, free=1, free_suitable=1), "1 GPU is free, you asked for 2."),
+    (shortage(4, free=2, free_suitable=2), "2 GPUs are free, you asked for 4."),
+    (
+        shortage(2, suitable=4, free=3, free_suitable=1, gib=40),
+        "1 GPU with 40 GB is free, you asked for 2.",
+    ),
+]
+NEVER = [
+    (shortage(total=0), "This machine has no GPU that can be used just now."),
+    (shortage(4, total=2), "This machine has only 2 GPUs, you asked for 4."),
+    (
+        shortage(2, total=1, free=1, free_suitable=1),
+        "This machine has only 1 GPU, you asked for 2.",
+    ),
+    (shortage(suitable=0, gib=40), "This machine has no GPU with 40 GB."),
+    (shortage(suitable=0, models=("H100",)), "This machine has no GPU of the kind you asked for."),
+    (
+        shortage(2, suitable=1, gib=40),
+        "This machine has only 1 GPU with 40 GB, you asked for 2.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given_shortage", "words"), NONE_FREE)
+def test_none_free(given_shortage: Shortage, words: str) -> None:
+    text = messages.none_free(given_shortage, cpu_available=True)
+    assert text == (
+        f"{words} You can start without a GPU, or try again in a few minutes. Your files are safe."
+    )
+    assert messages.none_free(given_shortage, cpu_available=False) == (
+        f"{words} Please try again in a few minutes. Your files are safe."
+    )
+    assert messages.disabled(given_shortage) == words
+
+
+@pytest.mark.parametrize(("given_shortage", "words"), NEVER)
+def test_never_does_not_tell_anyone_to_wait(given_shortage: Shortage, words: str) -> None:
+    for cpu in (True, False):
+        text = messages.none_free(given_shortage, cpu_available=cpu)
+        assert text.startswith(words) and "minutes" not in text
+        assert ("without a GPU" in text) is cpu
+    assert messages.disabled(given_shortage) == words
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    return Request(
+        count=draw(st.integers(1, 20)),
+        min_memory_mib=draw(st.sampled_from([0, 1, 1536, 40 * 1024, 141 * 1024])),
+        models=draw(st.sampled_from([(), ("*A100*",), ("H200", "L4")])),
+    )
+
+
+cards = st.lists(
+    st.builds(
+        Card,
+        uuid=st.uuids().map(lambda u: f"GPU-{u}"),
+        index=st.integers(0, 15),
+        model=st.sampled_from(["NVIDIA A100-SXM4-40GB", "H200", "L4"]),
+        memory_mib=st.sampled_from([None, 23_034, 40_960, 143_771]),
+        load=st.sampled_from([Fraction(0), Fraction(1), Fraction(2)]),
+        unavailable=st.sampled_from(["", "", "lost"]),
+        foreign=st.booleans(),
+    ),
+    max_size=10,
+    unique_by=lambda c: c.uuid,
+)
+
+
+@given(requests(), cards, st.booleans())
+def test_laws_hold_for_every_shortage(request: Request, machine: list[Card], cpu: bool) -> None:
+    found = place(request, machine)
+    if isinstance(found, Placement):
+        return
+    text = messages.none_free(found, cpu_available=cpu)
+    check(text)
+    check(messages.disabled(found))
+    assert ("without a GPU" in text) is cpu
+    assert not re.search(r"\b1 GPUs|\b(?!1\b)\d+ GPU\b|\b0 GPU", text), text
+    admin = messages.admin_shortage(found, machine)
+    assert all(card.uuid in admin for card in machine)
+    assert ("GPUPool.observers" in admin) is (found.foreign > 0)
+
+
+QUOTA = [
+    (
+        messages.quota(1, 1, ["training"]),
+        'You may use 1 GPU at a time, and your server "training" has it. '
+        "Stop that server first, or start this one without a GPU.",
+    ),
+    (
+        messages.quota(1, 1, [""], cpu_available=False),
+        "You may use 1 GPU at a time, and your default server has it. Stop that server first.",
+    ),
+    (
+        messages.quota(2, 2, ["a", "b"]),
+        "You may use 2 GPUs at a time, and 2 of your servers have 2. "
+        "Stop one of them first, or start this one without a GPU.",
+    ),
+    (
+        messages.quota(3, 2, ["a"], requested=2),
+        'You may use 3 GPUs at a time, and your server "a" has 2; this one asks for 2. '
+        "Stop that server first, or start this one without a GPU.",
+    ),
+    (
+        messages.quota(1, 0, [], requested=2),
+        "You may use 1 GPU at a time, this profile asks for 2. Please choose another profile.",
+    ),
+    (
+        messages.quota(0, 0, []),
+        "GPUs are not open to you on this hub. Please choose a profile without one.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), QUOTA)
+def test_quota(text: str, words: str) -> None:
+    assert text == words
+    check(text)
+
+
+def test_words_of_the_table() -> None:
+    assert messages.forbidden("A whole GPU") == (
+        '"A whole GPU" is open to other groups only. Please choose another profile. '
+        "If your course needs this one, ask your teacher or the hub's admins."
+    )
+    assert messages.image_too_new("PyTorch", "13.0", "12.8") == (
+        '"PyTorch" needs CUDA 13.0; this machine\'s driver offers 12.8. Choose another image, '
+        "or start without a GPU. The admins can update the driver."
+    )
+    assert messages.engine_down() == (
+        "The hub can't reach the system that starts servers, so nothing new can start. "
+        "Please try again in a few minutes; admins can see the cause in the log."
+    )
+
+
+FIXED = [
+    messages.engine_down(), messages.start_failed(), messages.out_of_space(),
+    messages.card_gone(), messages.cancelled(), messages.home_refused(),
+    messages.settings_refused(), messages.nothing_allowed(), messages.choose_profile(),
+    messages.text_missing(), messages.bad_image(), messages.too_many_options(),
+    messages.cards_unknown(cpu_available=True), messages.cards_unknown(cpu_available=False),
+    messages.image_too_new("a", "", ""), messages.not_one_text(7),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FIXED)
+def test_laws_hold_for_fixed_texts(text: str) -> None:
+    check(text)
+
+
+anything = st.text(max_size=300) | st.sampled_from(["x" * 10_000_000, "a b c d e f g h " * 50])
+
+
+@given(anything, st.lists(st.text(max_size=80), max_size=12))
+def test_what_a_user_sends_comes_back_short_and_printable(sent: str, allowed: list[str]) -> None:
+    for text in (
+        messages.unknown_profile(sent, allowed),
+        messages.unknown_option(sent, allowed),
+        messages.unknown_choice(sent, sent, allowed),
+        messages.text_does_not_fit(sent, sent),
+        messages.not_one_text(sent),
+        messages.both_given(sent),
+        messages.forbidden(sent),
+        messages.image_missing(sent),
+        messages.image_slow(sent),
+        messages.image_too_new(sent, "13.0", "12.8"),
+        messages.quota(2, 1, [sent], requested=2),
+    ):
+        assert text.isprintable() and len(text) < 400
+        assert len(text.split()) < 40, text
+    assert len(messages.echo(sent)) <= messages.ECHO_CHARS
+
+
+def test_echo_and_name() -> None:
+    assert messages.echo("cpu") == "'cpu'"
+    assert messages.echo([1]) == "a list"
+    assert messages.echo("\u202e\x00\ud800") == r"'\u202e\x00\ud800'"
+    assert messages.name("A whole GPU") == '"A whole GPU"'
+    assert messages.name("one two three four five") == '"one two three four…"'
+    assert messages.name("a\nb") == '"a b"'
+    assert messages.gigabytes(40 * 1024) == "40 GB"
+    assert messages.gigabytes(1536) == "1.5 GB"
