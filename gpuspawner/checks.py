@@ -1,0 +1,131 @@
+"""Reading a configuration value by value, with errors that say where and what is allowed.
+
+Used by :mod:`gpuspawner.profiles`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from gpuspawner.errors import ConfigError
+
+_SHOWN_CHARS = 60
+
+_KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (bool, "True or False"),
+    (str, "text"),
+    ((int, float), "a number"),
+    ((list, tuple), "a list"),
+    (Mapping, "a dict"),
+    (type(None), "None"),
+)
+
+
+def shown(value: object) -> str:
+    """A short, printable form of any value; long ones are cut."""
+    text = repr(value[: 2 * _SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def kind_of(value: object) -> str:
+    """What sort of value this is, in words."""
+    return next((word for kind, word in _KINDS if isinstance(value, kind)), type(value).__name__)
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the configuration; every error it makes begins with that place."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return self.path
+
+    def at(self, key: object) -> Where:
+        """The place of a key below this one."""
+        return Where(f"{self.path}: {key}" if self.path.endswith(")") else f"{self.path}.{key}")
+
+    def entry(self, index: int, value: object) -> Where:
+        """The place of a list's entry, by index and, where it has one, by name."""
+        name = value.get("display_name") if isinstance(value, Mapping) else None
+        named = shown(name) if isinstance(name, str) else "no display_name"
+        return Where(f"{self.path}: entry {index} ({named})")
+
+    def error(self, text: str) -> ConfigError:
+        """An error at this place, to be raised by the caller."""
+        return ConfigError(f"{self.path}: {text}")
+
+    def wrong_type(self, value: object, allowed: str) -> ConfigError:
+        """The error for a value of the wrong type."""
+        return self.error(f"{shown(value)} is {kind_of(value)}; use {allowed}")
+
+    def hint(self, key: object, allowed: Iterable[str]) -> str:
+        """`` (did you mean 'x'?)`` where one of the allowed names is close, else empty."""
+        close = get_close_matches(str(key)[:100], list(allowed), n=1)
+        return f" (did you mean {close[0]!r}?)" if close else ""
+
+    def mapping(self, value: object, allowed: str) -> None:
+        """Raise ConfigError unless the value is a dict."""
+        if not isinstance(value, Mapping):
+            raise self.wrong_type(value, allowed)
+
+    def keys(self, value: Any, allowed: Collection[str], *, later: Collection[str] = ()) -> None:
+        """Raise ConfigError unless the value is a dict that has only allowed keys.
+
+        Args:
+            later: keys that are known, but whose part is not built yet.
+        """
+        self.mapping(value, "a dict with " + ", ".join(allowed))
+        for key in value:
+            if key in later:
+                raise self.at(key).error("not in this version; remove it")
+            if key not in allowed:
+                raise self.error(
+                    f"unknown key {shown(key)}{self.hint(key, allowed)}; "
+                    f"allowed are {', '.join(allowed)}"
+                )
+
+    def text(
+        self, entry: Mapping[str, Any], key: str, *, default: str | None = None, empty: bool = False
+    ) -> str:
+        """A text; ``default`` None makes the key required."""
+        if key not in entry:
+            if default is None:
+                raise self.at(key).error("it is missing; write a text")
+            return default
+        value = entry[key]
+        if not isinstance(value, str):
+            raise self.at(key).wrong_type(value, "a text")
+        if not value.strip() and not empty:
+            raise self.at(key).error("it is empty; write a text")
+        return value
+
+    def flag(self, entry: Mapping[str, Any], key: str) -> bool:
+        """True or False; False where the key is missing."""
+        value = entry.get(key, False)
+        if not isinstance(value, bool):
+            raise self.at(key).wrong_type(value, "True or False")
+        return value
+
+    def name_list(self, entry: Mapping[str, Any], key: str, allowed: str) -> tuple[str, ...] | None:
+        """A list of texts, not empty; None where the key is missing."""
+        if key not in entry:
+            return None
+        value = entry[key]
+        here = self.at(key)
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Collection):
+            raise here.wrong_type(value, f"a list of {allowed}")
+        for item in value:
+            if not isinstance(item, str) or not item.strip():
+                raise here.error(f"{shown(item)} is in the list; use only {allowed}")
+        if not value:
+            raise here.error(f"the list is empty; remove it, or write {allowed}")
+        return tuple(value)
+
+    def names(self, entry: Mapping[str, Any], key: str) -> frozenset[str] | None:
+        """A set of user or group names; None where the key is missing."""
+        found = self.name_list(entry, key, "names")
+        return None if found is None else frozenset(found)

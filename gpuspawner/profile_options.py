@@ -1,0 +1,223 @@
+"""Options of a profile: the questions it asks, their choices, and the traits these set.
+
+Part of :mod:`gpuspawner.profiles`, which reads the list around them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuspawner.checks import Where
+from gpuspawner.names import ENV_NVIDIA_VISIBLE
+
+OPTION_RULE = "letters, digits, '_', '.' and single dashes, starting with a letter"
+_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*")
+
+#: Names that mean something else in ``user_options``, in form data or in a hub's URL.
+RESERVED_OPTIONS = frozenset({"profile", "next", "display_name", "unlisted-choice"})
+
+#: What the value of an ``unlisted_choice`` is put in place of. Only this, literally.
+PLACEHOLDER = "{value}"
+
+_OPTION_KEYS = ("display_name", "choices", "unlisted_choice")
+_CHOICE_KEYS = ("display_name", "default", "spawner_override", "kubespawner_override")
+_UNLISTED_KEYS = (
+    "enabled", "display_name", "display_name_in_choices", "validation_regex", "validation_message",
+    "spawner_override", "kubespawner_override",
+)  # fmt: skip
+#: Spawner attributes that a profile can't set: they say who is served, or what profiles are.
+_NOT_FOR_PROFILES = frozenset(
+    {"profile_list", "user_options", "options_form", "options_from_form", "apply_user_options"}
+)
+
+
+@dataclass(frozen=True)
+class OptionChoice:
+    """One listed choice of an option."""
+
+    key: str
+    display_name: str
+    override: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class UnlistedChoice:
+    """A free text that a user may give instead of a listed choice.
+
+    Attributes:
+        pattern: must match the whole text; None allows any printable text.
+        message: what the user is told if the text does not match; empty for our own words.
+        override: traits in which ``{value}`` stands for the text.
+    """
+
+    display_name: str
+    display_name_in_choices: str
+    pattern: re.Pattern[str] | None = None
+    message: str = ""
+    override: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ProfileOption:
+    """A question within a profile.
+
+    Attributes:
+        default: key of the choice taken when the user gives none; empty if there are no choices.
+    """
+
+    key: str
+    display_name: str
+    choices: tuple[OptionChoice, ...]
+    default: str
+    unlisted: UnlistedChoice | None = None
+
+    def choice(self, key: str) -> OptionChoice | None:
+        """The listed choice of that key, None if there is none."""
+        return next((c for c in self.choices if c.key == key), None)
+
+
+def read_options(
+    where: Where, entry: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
+) -> tuple[ProfileOption, ...]:
+    """The ``profile_options`` of a profile's entry."""
+    value = entry.get("profile_options", {})
+    where.mapping(value, "a dict of options")
+    options = []
+    for key, spec in value.items():
+        here = where.at(key)
+        if not isinstance(key, str) or not _OPTION.fullmatch(key):
+            raise where.error(f"{key!r} is not a name for an option; use {OPTION_RULE}")
+        if key in RESERVED_OPTIONS or key.startswith(("opt-", "profile-option-")):
+            raise where.error(f"{key!r} means something else in forms and links; rename the option")
+        here.keys(spec, _OPTION_KEYS)
+        choices, default = _choices(here.at("choices"), spec, traits, warnings)
+        unlisted = _unlisted(here.at("unlisted_choice"), spec, traits, warnings)
+        if not choices and unlisted is None:
+            raise here.error("there is nothing to choose; add 'choices' or an 'unlisted_choice'")
+        options.append(
+            ProfileOption(
+                key=key,
+                display_name=here.text(spec, "display_name", default=key),
+                choices=choices,
+                default=default,
+                unlisted=unlisted,
+            )
+        )
+    return tuple(options)
+
+
+def _choices(
+    where: Where, spec: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
+) -> tuple[tuple[OptionChoice, ...], str]:
+    value = spec.get("choices", {})
+    where.mapping(value, "a dict of choices")
+    choices = []
+    defaults = []
+    for key, choice in value.items():
+        if not isinstance(key, str) or not key or not key.isprintable() or len(key) > 200:
+            raise where.error(f"{key!r:.80} is not a key for a choice; use a short text")
+        if key == "unlisted-choice":
+            raise where.error("'unlisted-choice' has a meaning of its own; rename this choice")
+        here = where.at(key)
+        here.keys(choice, _CHOICE_KEYS)
+        if here.flag(choice, "default"):
+            defaults.append(key)
+        choices.append(
+            OptionChoice(
+                key=key,
+                display_name=here.text(choice, "display_name", default=key),
+                override=read_override(here, choice, traits, warnings),
+            )
+        )
+    if len(defaults) > 1:
+        raise where.error(f"{defaults[0]!r} and {defaults[1]!r} are both the default; mark one")
+    first = choices[0].key if choices else ""
+    return tuple(choices), defaults[0] if defaults else first
+
+
+def _unlisted(
+    where: Where, spec: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
+) -> UnlistedChoice | None:
+    if "unlisted_choice" not in spec:
+        return None
+    value = spec["unlisted_choice"]
+    where.keys(value, _UNLISTED_KEYS)
+    pattern = where.text(value, "validation_regex", default="", empty=True)
+    try:
+        compiled = re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise where.at("validation_regex").error(
+            f"{pattern!r} is not a regular expression: {error}"
+        ) from None
+    choice = UnlistedChoice(
+        display_name=where.text(value, "display_name", default="Another one"),
+        display_name_in_choices=where.text(
+            value, "display_name_in_choices", default="Another one…"
+        ),
+        pattern=compiled,
+        message=where.text(value, "validation_message", default="", empty=True),
+        override=read_override(where, value, traits, warnings),
+    )
+    return choice if where.flag(value, "enabled") else None
+
+
+def read_override(
+    where: Where, entry: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
+) -> Mapping[str, Any]:
+    """The traits of ``spawner_override``, or of KubeSpawner's own key with a warning."""
+    key = "spawner_override"
+    if "kubespawner_override" in entry:
+        if key in entry:
+            raise where.at("kubespawner_override").error(
+                "'spawner_override' is there too; keep only that one"
+            )
+        key = "kubespawner_override"
+        warnings.append(
+            f"{where.at(key)}: read as 'spawner_override'; rename it. Traits that only Kubernetes "
+            "has mean nothing here."
+        )
+    here = where.at(key)
+    value: Mapping[str, Any] = entry.get(key, {})
+    here.mapping(value, "a dict of spawner traits")
+    for name in value:
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise here.error(f"{name!r:.80} is not the name of a spawner trait")
+        if name in _NOT_FOR_PROFILES:
+            raise here.error(f"{name!r} can't be set by a profile; set it on the spawner's class")
+        if traits is not None and name not in traits:
+            raise here.error(f"{name!r} is not a trait of the spawner{here.hint(name, traits)}")
+    _no_collisions(here, value)
+    return value
+
+
+def _no_collisions(where: Where, traits: Mapping[str, Any]) -> None:
+    """Refuse what would set aside the choice of cards (and names what replaces it)."""
+    environment = traits.get("environment")
+    if isinstance(environment, Mapping) and ENV_NVIDIA_VISIBLE in environment:
+        raise (
+            where.at("environment")
+            .at(ENV_NVIDIA_VISIBLE)
+            .error(
+                "which cards a server sees is decided at each start; remove it and write "
+                "'gpu': {'count': 1} in the profile"
+            )
+        )
+    host_config = traits.get("extra_host_config")
+    if isinstance(host_config, Mapping):
+        found = [key for key in ("runtime",) if key in host_config]
+        # Requests for other kinds of devices are kept. As objects or dicts, in Docker's spelling
+        # or docker-py's, those for GPUs all name the driver, the capability or the CDI kind.
+        if re.search("gpu|nvidia", repr(host_config.get("device_requests")), re.IGNORECASE):
+            found.append("device_requests")
+        for key in found:
+            raise (
+                where.at("extra_host_config")
+                .at(key)
+                .error(
+                    "which cards a server gets is the pool's to decide; remove it and write "
+                    "'gpu': {'count': 1} in the profile"
+                )
+            )
