@@ -85,9 +85,7 @@ class Ticket:
         finally:
             with self._lock:
                 self._busy -= 1
-                last = self._abandoned and not self._busy and not self._over
-                self._over = self._over or last
-            if last:
+            if self._is_last():
                 self._end()
 
     def abandon(self, *, force: bool = True) -> None:
@@ -101,10 +99,16 @@ class Ticket:
                 return
             self._abandoned = True
             self._force = force
-            last = not self._busy
-            self._over = last
-        if last:
+        if self._is_last():
             self._engine.submit(self._end)
+
+    def _is_last(self) -> bool:
+        """True, once, when the ticket is abandoned and no call is under way."""
+        with self._lock:
+            if self._over or self._busy or not self._abandoned:
+                return False
+            self._over = True
+            return True
 
     def keep(self) -> None:
         """The attempt has succeeded: nothing is removed by this ticket any more."""

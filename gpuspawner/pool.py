@@ -16,21 +16,21 @@ from typing import Any
 from .attempts import Attempt, Attempts, State
 from .calls import Ending, Ticket
 from .cards import Holding, holding, see_cards
-from .claims import Claims, Survey, Times, read_claims
-from .cleaning import Ownership, leftovers
+from .claims import Claims, Listing, Survey, Times, read_claims
+from .cleaner import Cleaner
+from .cleaning import Ownership
 from .devices import Inventory
-from .engine import NO_ANSWER, Engine
+from .engine import Engine
 from .errors import EngineUnknown, GPUSpawnerError
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
 from .pool_traits import PoolTraits
 from .prober import Prober
+from .removal import Remover
 from .verdict import Verdict, judge, second_look
 
 #: A created container waits this long for later rivals to go before it yields.
 WAIT_SECONDS = 15.0
-#: A removal that has not succeeded for this long is told to the admin.
-STUCK_SECONDS = 60.0
 
 
 class NoRoom(GPUSpawnerError):
@@ -88,12 +88,19 @@ class GPUPool(PoolTraits):
         self._by_ticket: dict[str, Attempt] = {}
         self._ends: dict[str, asyncio.Event] = {}
         self._held: set[str] = set()
-        self._releasing: dict[str, str] = {}
+        self._releases: dict[str, asyncio.Task[None]] = {}
         self._since: float | None = None
-        self._alarmed: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cleaner: asyncio.Task[None] | None = None
+        self._cleaning: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.remover = Remover(engine, self.log)
+        self.cleaner = Cleaner(
+            engine,
+            self._ownership,
+            self.log,
+            created_grace_seconds=self.created_grace_seconds,
+            orphan_grace_seconds=self.orphan_grace_seconds,
+        )
         self.prober = Prober(
             source_from_config(self.inventory),
             max_age_seconds=self.probe_max_age_seconds,
@@ -311,9 +318,13 @@ class GPUPool(PoolTraits):
         if ending is Ending.GONE:
             self._step(attempt, State.ENDED)
         elif ending is Ending.STAYS:
-            self._spawn(self._remove_until_gone(ticket.container_id, attempt))
+            self._spawn(self._finish(attempt, ticket.container_id))
         else:
             self._spawn(self._follow(attempt))
+
+    async def _finish(self, attempt: Attempt, container_id: str) -> None:
+        await self.remover.until_gone(container_id)
+        self._step(attempt, State.ENDED)
 
     async def _follow(self, attempt: Attempt) -> None:
         """A call had no answer: its container may still come. Remove it, or wait the grace."""
@@ -327,7 +338,7 @@ class GPUPool(PoolTraits):
                 continue
             row = listing.by_lease(attempt.lease)
             if row is not None and row.state not in ("removing", "dead"):
-                await self._remove_until_gone(row.id, attempt)
+                await self._finish(attempt, row.id)
                 return
             unseen_since = listing.at if unseen_since is None else unseen_since
             if listing.at - unseen_since > self.created_grace_seconds:
@@ -342,51 +353,26 @@ class GPUPool(PoolTraits):
 
     def release(self, lease: str, container_id: str) -> None:
         """A server is over: remove its container, however long that takes. Never waits."""
-        if lease in self._releasing:
+        if lease in self._releases:
             return
         self._held.discard(lease)
-        self._releasing[lease] = container_id
-        self._spawn(self._release(lease, container_id))
+        self._releases[lease] = self._spawn(self._release(lease, container_id))
+
+    async def released(self, lease: str, timeout_seconds: float) -> bool:
+        """Wait for a release; False if it takes longer (it goes on)."""
+        task = self._releases.get(lease)
+        if task is None:
+            return True
+        done, _ = await asyncio.wait([task], timeout=timeout_seconds)
+        return bool(done)
 
     def forget(self, lease: str) -> None:
         """A server is over and its container is gone, or is kept for a restart."""
         self._held.discard(lease)
 
     async def _release(self, lease: str, container_id: str) -> None:
-        await self._remove_until_gone(container_id, None)
-        del self._releasing[lease]
-
-    async def _remove_until_gone(self, container_id: str, attempt: Attempt | None) -> None:
-        loop = asyncio.get_running_loop()
-        begun, delay, told = loop.time(), 0.2, False
-        while not await self._removed(container_id):
-            if loop.time() - begun > STUCK_SECONDS and not told:
-                told = True
-                self.log.error(
-                    "Container %s can't be removed for %d s now; it keeps its GPU until it is "
-                    "gone. If a process in it can't be killed, the host may need a restart.",
-                    container_id[:12],
-                    STUCK_SECONDS,
-                )
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, 10.0)
-        if attempt is not None:
-            self._step(attempt, State.ENDED)
-
-    async def _removed(self, container_id: str) -> bool:
-        """Try once; True if the container is gone for good."""
-        try:
-            if await self.engine.remove(container_id, force=True) == "gone":
-                return True
-            listing = await self.engine.listing()
-        except EngineUnknown as error:
-            self.log.warning("Removing %s: %s", container_id[:12], error)
-            return False
-        except NO_ANSWER as error:
-            self.log.warning("Removing %s: %s", container_id[:12], error)
-            return False
-        row = listing.by_id(container_id)
-        return row is None or row.state in ("removing", "dead")
+        await self.remover.until_gone(container_id)
+        del self._releases[lease]
 
     async def remove_leftovers_of(self, user: str, server: str) -> None:
         """Before a new spawn of a server: remove what an earlier hub process left of it.
@@ -395,8 +381,10 @@ class GPUPool(PoolTraits):
             EngineUnknown: the engine can't be asked.
         """
         listing = await self.engine.listing()
-        known = self._known()
+        known = self.known()
         for row in listing.rows:
+            if row.state == "exited" and self._keep_ended:
+                continue  # kept for a restart
             if row.mine(self.hub_id) and row.lease not in known:
                 if (row.labels.get("gpuspawner.user"), row.labels.get("gpuspawner.server")) == (
                     user,
@@ -408,22 +396,14 @@ class GPUPool(PoolTraits):
                         server,
                         user,
                     )
-                    await self._removed(row.id)
+                    await self.remover.once(row.id)
 
     # -- the cleaner ----------------------------------------------------------------------------
 
     def start_cleaner(self) -> None:
         """Begin the cleaner's rounds, once."""
-        if self._cleaner is None:
-            self._cleaner = self._spawn(self._clean_for_ever())
-
-    async def _clean_for_ever(self) -> None:
-        while True:
-            try:
-                await self.clean()
-            except EngineUnknown as error:
-                self.log.warning("The cleaner can't look: %s", error)
-            await asyncio.sleep(self.clean_interval_seconds)
+        if self._cleaning is None:
+            self._cleaning = self._spawn(self.cleaner.run(self.clean_interval_seconds))
 
     async def clean(self) -> None:
         """One round of the cleaner.
@@ -431,42 +411,25 @@ class GPUPool(PoolTraits):
         Raises:
             EngineUnknown: the engine can't be asked.
         """
-        listing = await self.engine.listing()
+        await self.cleaner.clean()
+
+    def _ownership(self, listing: Listing) -> Ownership:
         if self._since is None:
             self._since = listing.at
-        own = Ownership(
+        return Ownership(
             hub_id=self.hub_id,
-            known=self._known(),
+            known=self.known(),
             in_database=self._in_database(),
             since=self._since,
             keep_ended=self._keep_ended,
         )
-        cleaning = leftovers(
-            listing,
-            own,
-            created_grace_seconds=self.created_grace_seconds,
-            orphan_grace_seconds=self.orphan_grace_seconds,
-        )
-        for row in cleaning.alarms:
-            if row.id not in self._alarmed:
-                self._alarmed.add(row.id)
-                self.log.critical(
-                    "Container %s carries this hub's id, but this hub did not start it: another "
-                    "hub has a copy of the file of GPUPool.hub_id_file. Give each its own.",
-                    row.id[:12],
-                )
-        for leftover in cleaning.remove:
-            self.log.warning("Cleaning container %s (%s)", leftover.row.id[:12], leftover.why)
-            try:
-                await self.engine.remove(leftover.row.id, force=leftover.force)
-            except NO_ANSWER as error:
-                self.log.warning("Cleaning %s: %s", leftover.row.id[:12], error)
 
-    def _known(self) -> frozenset[str]:
-        return frozenset(self.attempts.leases()) | self._held | frozenset(self._releasing)
+    def known(self) -> frozenset[str]:
+        """Leases that this process knows: attempts, running servers, removals under way."""
+        return frozenset(self.attempts.leases()) | self._held | frozenset(self._releases)
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)  # type: ignore[assignment]
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task

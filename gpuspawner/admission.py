@@ -1,0 +1,175 @@
+"""Before a start: who may have what, is there room, is the image here.
+
+It runs in ``run_pre_spawn_hook``, before the admin's own hook and outside ``start_timeout``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from docker.errors import APIError
+
+from . import faults, messages, names
+from .engine import NO_ANSWER
+from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
+from .options import Choice, parse_options
+from .pool import NoRoom, OverQuota
+from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
+from .spawner_base import SpawnerBase
+
+
+class Admission(SpawnerBase):
+    """The part of the spawner that decides whether to start at all."""
+
+    async def run_pre_spawn_hook(self) -> None:
+        """Check, pull, then run the admin's hook; a change of image there is pulled too."""
+        self._reset_progress()
+        try:
+            await self._admit()
+            pulled = await self._pull()
+            result = super().run_pre_spawn_hook()
+            if inspect.isawaitable(result):
+                await result
+            if self.image != pulled:
+                await self._pull()
+        except asyncio.CancelledError:
+            # A plain cancel here would leave the server "ready" for a second: facts of the hub.
+            raise self.refuse(
+                GPURefusal(messages.cancelled(), reason="cancelled", status=409)
+            ) from None
+
+    async def _admit(self) -> None:
+        self.choice = self._choose()
+        self._apply(self.choice)
+        try:
+            await self.pool.engine.connect()
+            self.pool.start_cleaner()
+            await self.pool.remove_leftovers_of(self.user.name, self.name)
+            await self.pool.check(self.choice.profile.request, self.user.name, self._limit)
+        except GPUSpawnerError as error:
+            raise self.refuse(self.refusal_for(error)) from None
+
+    @property
+    def _limit(self) -> int:
+        return int(self.max_gpus_per_user)
+
+    def _choose(self) -> Choice:
+        """One validator for whatever door the options came through."""
+        try:
+            choice = parse_options(
+                self.user_options,
+                self.profiles,
+                user=self.user.name,
+                groups=self.group_names,
+                allowed_images=self._get_allowed_images(),
+            )
+        except OptionsError as error:
+            # The hub has stored the bad options already; put the last good ones back.
+            self._store_options(self.last_options or {})
+            raise self.refuse(refusal_from_error(error)) from None
+        self.last_options = dict(choice.options)
+        self._store_options(self.last_options)
+        return choice
+
+    def _store_options(self, options: Mapping[str, str]) -> None:
+        self.user_options = dict(options)
+        self.orm_spawner.user_options = dict(options)
+        self.user.db.commit()
+
+    def _apply(self, choice: Choice) -> None:
+        """Set the traits of the profile and its options; a dict is merged into what is there."""
+        for override in choice.overrides:
+            for key, value in override.items():
+                current = getattr(self, key)
+                if isinstance(value, Mapping) and isinstance(current, Mapping):
+                    value = _merged(current, value)
+                setattr(self, key, value(self) if callable(value) else value)
+        if choice.image:
+            self.image = choice.image
+
+    def refusal_for(self, error: Exception) -> GPURefusal:
+        """The refusal that a core error or an engine's answer turns into."""
+        cpu = any(
+            p.request.count == 0 for p in self.profiles.allowed(self.user.name, self.group_names)
+        )
+        if isinstance(error, NoRoom):
+            return GPURefusal(
+                messages.none_free(error.shortage, cpu_available=cpu),
+                reason=names.REASON_NO_FREE_GPU,
+                status=503,
+                admin_message=messages.admin_shortage(error.shortage, error.cards),
+            )
+        if isinstance(error, OverQuota):
+            return GPURefusal(
+                messages.quota(
+                    error.limit,
+                    error.holding.total,
+                    [server for server, _ in error.holding.servers],
+                    requested=error.asked,
+                    cpu_available=cpu,
+                ),
+                reason=names.REASON_QUOTA,
+                status=403,
+                admin_message=f"{error}; GPUSpawner.max_gpus_per_user sets it",
+            )
+        if isinstance(error, ProbeError):
+            return GPURefusal(
+                messages.cards_unknown(cpu_available=cpu),
+                reason=names.REASON_ENGINE,
+                status=503,
+                admin_message=str(error),
+            )
+        if isinstance(error, EngineUnknown):
+            return GPURefusal(
+                messages.engine_down(),
+                reason=names.REASON_ENGINE,
+                status=503,
+                admin_message=str(error),
+            )
+        return refusal_from_error(error)
+
+    def refusal_for_answer(self, error: Exception) -> GPURefusal:
+        """The refusal for an error of the engine's own, in short words for the user."""
+        status = error.status_code if isinstance(error, APIError) else None
+        text = str(getattr(error, "explanation", None) or error)
+        return refusal_from_fault(faults.engine_fault(status, text, image=str(self.image)))
+
+    async def _pull(self) -> str:
+        """Have the image on the engine, before any GPU is taken.
+
+        Returns:
+            The image that was asked for.
+        """
+        image = str(self.image)
+        self.tell(10, "Checking the image")
+        try:
+            await asyncio.wait_for(self.pull_image(image), self.pull_timeout)
+        except asyncio.TimeoutError:
+            raise self.refuse(
+                GPURefusal(
+                    messages.image_slow(image),
+                    reason=names.REASON_IMAGE,
+                    status=503,
+                    admin_message=(
+                        f"pulling {image!r} took longer than GPUSpawner.pull_timeout = "
+                        f"{self.pull_timeout:g} s; pull it on the machine, or raise the limit"
+                    ),
+                )
+            ) from None
+        except NO_ANSWER as error:
+            raise self.refuse(self.refusal_for_answer(error)) from None
+        return image
+
+
+def _merged(current: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """A new dict: ``current`` with ``extra`` merged in, dicts within dicts too."""
+    result = deepcopy(dict(current))
+    for key, value in extra.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = _merged(old, value) if both else deepcopy(value)  # type: ignore[arg-type]
+    return result

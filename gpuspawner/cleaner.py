@@ -1,0 +1,73 @@
+"""Carries out what :mod:`gpuspawner.cleaning` decides, round after round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from logging import Logger
+
+from .claims import Listing
+from .cleaning import Ownership, leftovers
+from .engine import NO_ANSWER, Engine
+from .errors import EngineUnknown
+
+
+class Cleaner:
+    """Removes containers of this hub that nobody owns any more.
+
+    Args:
+        ownership: what this process knows, at the time of a listing.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ownership: Callable[[Listing], Ownership],
+        log: Logger,
+        *,
+        created_grace_seconds: float,
+        orphan_grace_seconds: float,
+    ) -> None:
+        self._engine = engine
+        self._ownership = ownership
+        self._log = log
+        self._created_grace_seconds = created_grace_seconds
+        self._orphan_grace_seconds = orphan_grace_seconds
+        self._alarmed: set[str] = set()
+
+    async def run(self, interval_seconds: float) -> None:
+        """Rounds for ever."""
+        while True:
+            try:
+                await self.clean()
+            except EngineUnknown as error:
+                self._log.warning("The cleaner can't look: %s", error)
+            await asyncio.sleep(interval_seconds)
+
+    async def clean(self) -> None:
+        """One round of the cleaner.
+
+        Raises:
+            EngineUnknown: the engine can't be asked.
+        """
+        listing = await self._engine.listing()
+        cleaning = leftovers(
+            listing,
+            self._ownership(listing),
+            created_grace_seconds=self._created_grace_seconds,
+            orphan_grace_seconds=self._orphan_grace_seconds,
+        )
+        for row in cleaning.alarms:
+            if row.id not in self._alarmed:
+                self._alarmed.add(row.id)
+                self._log.critical(
+                    "Container %s carries this hub's id, but this hub did not start it: another "
+                    "hub has a copy of the file of GPUPool.hub_id_file. Give each its own.",
+                    row.id[:12],
+                )
+        for leftover in cleaning.remove:
+            self._log.warning("Cleaning container %s (%s)", leftover.row.id[:12], leftover.why)
+            try:
+                await self._engine.remove(leftover.row.id, force=leftover.force)
+            except NO_ANSWER as error:
+                self._log.warning("Cleaning %s: %s", leftover.row.id[:12], error)

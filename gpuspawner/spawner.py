@@ -1,0 +1,79 @@
+"""GPUSpawner: a DockerSpawner that gives every server GPUs of its own.
+
+The parts, each in a file: settings (``spawner_traits``), what all share (``spawner_base``), whether
+to start (``admission``), the way to a card (``launching``), a started server (``standing``), and
+here the form and what a user sends through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from traitlets import default
+
+from . import form, messages
+from .errors import GPUSpawnerError, OptionsError
+from .options import options_from_form
+from .placement import Shortage, place
+from .profiles import Profile
+from .refusal import refusal_from_error
+from .standing import Standing
+
+
+class GPUSpawner(Standing):
+    """Runs each user's server in a container of its own, with GPUs of its own.
+
+    Everything of DockerSpawner works as before, but for what would give a container a GPU behind
+    the pool's back. See the settings for what is added.
+    """
+
+    @default("options_form")
+    def _default_options_form(self) -> Any:
+        return GPUSpawner._form
+
+    @default("options_from_form")
+    def _default_options_from_form(self) -> Any:
+        return self._read_form
+
+    def _read_form(self, formdata: Mapping[str, Any]) -> dict[str, str]:
+        """Form fields and query strings; checked against the profiles when the server starts."""
+        try:
+            return options_from_form(formdata)
+        except OptionsError as error:
+            raise refusal_from_error(error) from None
+
+    @default("apply_user_options")
+    def _default_apply_user_options(self) -> Any:
+        # Options are applied at admission; this only tells the hub that they are handled.
+        return lambda spawner, options: None
+
+    async def _form(self) -> str:
+        """The spawn form with live counts; empty where there is nothing to choose."""
+        allowed = self.profiles.allowed(self.user.name, self.group_names)
+        notice = str(self.form_notice)
+        try:
+            await self.pool.engine.connect()
+            self.pool.start_cleaner()
+            view = await self.pool.view()
+            cards = self.pool.cards(view)
+            states = {p.slug: self._card_state(p, cards) for p in allowed}
+        except GPUSpawnerError as error:
+            self.log.warning("The form has no counts: %s", error)
+            states = {
+                p.slug: form.ProfileState(disabled=messages.cards_unknown(cpu_available=True))
+                for p in allowed
+                if p.request.count
+            }
+        return form.render(
+            allowed,
+            states,
+            last=self.last_options or {},
+            images=self._get_allowed_images(),
+            notice=notice,
+        )
+
+    def _card_state(self, profile: Profile, cards: Any) -> Any:
+        chosen = place(profile.request, cards)
+        disabled = messages.disabled(chosen) if isinstance(chosen, Shortage) else ""
+        return form.ProfileState(disabled=disabled)

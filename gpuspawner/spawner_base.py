@@ -1,0 +1,108 @@
+"""What all parts of the spawner share: the pool, the current attempt, progress, refusing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
+
+from .attempts import Attempt
+from .calls import Ticket
+from .options import Choice
+from .pool import GPUPool
+from .profiles import DEFAULT_PROFILES, ProfileList, parse_profile_list
+from .refusal import GPURefusal, shield_failure_count
+from .spawner_traits import SpawnerTraits
+from .wiring import pool_of
+
+
+class SpawnerBase(SpawnerTraits):
+    """State of one server's spawner.
+
+    Attributes:
+        lease: of the container this spawner owns; empty if it owns none.
+        devices: UUIDs of that container's GPUs.
+        choice: what the user may have, from the last admission.
+        last_options: the last accepted ``user_options``; kept over stops and restarts.
+    """
+
+    lease: str = ""
+    devices: tuple[str, ...] = ()
+    profile_slug: str = ""
+    choice: Choice | None = None
+    last_options: dict[str, str] | None = None
+    _attempt: Attempt | None = None
+    _ticket: Ticket | None = None
+    _launching = False
+
+    # -- the pool and its threads ---------------------------------------------------------------
+
+    @property
+    def pool(self) -> GPUPool:
+        """The hub's one pool."""
+        return pool_of(self)
+
+    @property
+    def executor(self) -> ThreadPoolExecutor:
+        # DockerSpawner's own has one thread for all servers.
+        return self.pool.engine.executor
+
+    @property
+    def client(self) -> Any:
+        return self.pool.engine.client
+
+    # -- profiles -------------------------------------------------------------------------------
+
+    @cached_property
+    def profiles(self) -> ProfileList:
+        """The profiles as the admin wrote them, else the built-in ones.
+
+        Raises:
+            ConfigError: the list can't be used.
+        """
+        written = self.profile_list
+        traits = self.trait_names()
+        return parse_profile_list(DEFAULT_PROFILES if written is None else written, traits=traits)
+
+    @property
+    def group_names(self) -> frozenset[str]:
+        return frozenset(group.name for group in self.user.groups)
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def refuse(self, refusal: GPURefusal) -> GPURefusal:
+        """Log the cause for the admin and hand the refusal back, to be raised."""
+        self.log.warning(
+            "Refusing server %s (%s): %s",
+            self._log_name,
+            refusal.refusal_reason,
+            refusal.admin_message,
+        )
+        # Only hub 5 counts a refusal as a failure of the hub itself.
+        shield_failure_count(self)
+        return refusal
+
+    def _reset_progress(self) -> None:
+        self._events: list[dict[str, Any]] = []
+        self._event_added = asyncio.Event()
+
+    def tell(self, progress: int, message: str) -> None:
+        """Add an event to the progress page."""
+        self._events.append({"progress": progress, "message": message})
+        self._event_added.set()
+        self._event_added = asyncio.Event()
+
+    async def progress(self) -> AsyncIterator[dict[str, Any]]:
+        """Events of the spawn under way, from its beginning; ends with the spawn."""
+        seen = 0
+        while self._spawn_pending:
+            added = self._event_added
+            for event in self._events[seen:]:
+                yield event
+            seen = len(self._events)
+            try:
+                await asyncio.wait_for(added.wait(), 1.0)
+            except asyncio.TimeoutError:
+                continue

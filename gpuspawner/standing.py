@@ -1,0 +1,258 @@
+"""A server that stands: is it alive, where is it, stop it, know it again after a restart.
+
+Containers are found by the id this spawner stored, else by labels; never by name, since two hubs on
+one engine may use the same names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from docker.errors import APIError
+
+from . import names
+from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
+from .engine import NO_ANSWER
+from .errors import EngineUnknown
+from .launching import Launching
+
+#: A container that looks exited must still look so in a listing begun this much later: during
+#: ``docker restart`` a container is listed as exited for some 0.3 s.
+EXIT_CONFIRM_SECONDS = 1.0
+
+_STATE_KEY = "gpuspawner"
+
+
+class Standing(Launching):
+    """The part of the spawner that looks after a started server."""
+
+    _had_gpu = False
+
+    # -- state over restarts --------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state()
+        own: dict[str, Any] = {}
+        if self.last_options is not None:
+            own["options"] = self.last_options
+        if self.lease:
+            own["lease"] = self.lease
+            own["devices"] = list(self.devices)
+            own["profile"] = self.profile_slug
+        if own:
+            state[_STATE_KEY] = own
+        return state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        own = state.get(_STATE_KEY) or {}
+        self.last_options = own.get("options")
+        self.lease = str(own.get("lease") or "")
+        self.devices = tuple(own.get("devices") or ())
+        self.profile_slug = str(own.get("profile") or "")
+        if self.lease:
+            self.pool.know(self.lease)
+
+    def clear_state(self) -> None:
+        """The one place that every end of a server passes: nothing stays held behind it."""
+        super().clear_state()
+        if self._attempt is not None and self._ticket is not None:
+            self.pool.give_up(self._attempt, self._ticket)
+        self._attempt = self._ticket = None
+        if self.lease and self.object_id:
+            if self._keeps_container:
+                self.pool.forget(self.lease)
+            else:
+                self.pool.release(self.lease, self.object_id)
+        elif self.lease:
+            self.pool.forget(self.lease)
+        self._had_gpu = bool(self.devices)
+        self.lease, self.devices, self.profile_slug = "", (), ""
+        self.object_id = ""
+
+    @property
+    def _keeps_container(self) -> bool:
+        """With ``remove = False`` a server without a GPU keeps its container for the next start."""
+        return not self.remove and not self.devices
+
+    @property
+    def will_resume(self) -> bool:
+        # Tells the hub to keep the API token, which is in the kept container's environment. The
+        # hub asks after clear_state.
+        return self._keeps_container and not self._had_gpu
+
+    # -- finding --------------------------------------------------------------------------------
+
+    def _find(self, listing: Listing) -> Row | None:
+        if self.object_id:
+            return listing.by_id(self.object_id)
+        if self.lease:
+            return listing.by_lease(self.lease)
+        return self._orphan_of_mine(listing)
+
+    def _orphan_of_mine(self, listing: Listing) -> Row | None:
+        """The single running container with this hub's, user's and server's labels.
+
+        A hub that was killed in mid-start stored nothing of it.
+        """
+        wanted = {names.LABEL_USER: self.user.name, names.LABEL_SERVER: self.name}
+        known = self.pool.known()
+        rows = [
+            row
+            for row in listing.rows
+            if row.mine(self.pool.hub_id) and row.state in LIVE_STATES and row.lease not in known
+            if all(row.labels.get(key) == value for key, value in wanted.items())
+        ]
+        return rows[0] if len(rows) == 1 else None
+
+    async def _adopt(self, row: Row) -> None:
+        """Own a container found by its labels: lease, cards, options and API token."""
+        self.object_id, self.lease = row.id, row.lease
+        self.devices = tuple(d for d in row.labels.get(names.LABEL_DEVICES, "").split(",") if d)
+        self.profile_slug = row.labels.get(names.LABEL_PROFILE, "")
+        self.pool.know(self.lease)
+        try:
+            options = json.loads(row.labels.get(names.LABEL_OPTIONS, ""))
+        except ValueError:
+            options = None
+        if isinstance(options, dict) and not self.user_options:
+            self.last_options = options
+            self._store_options(options)
+        inspection = await self.pool.engine.inspect(row.id)
+        for entry in ((inspection or {}).get("Config") or {}).get("Env") or ():
+            if entry.startswith("JUPYTERHUB_API_TOKEN="):
+                self.api_token = entry.partition("=")[2]
+        if row.names:
+            self.object_name = row.names[0].lstrip("/")
+        self.log.info("Adopted container %s of %s", row.id[:12], self._log_name)
+
+    async def get_object(self) -> Mapping[str, Any] | None:
+        """Inspection of this server's container, None if there is none.
+
+        Raises:
+            EngineUnknown: the engine can't be asked; that never means "gone".
+        """
+        return await self.pool.engine.inspect(self.object_id) if self.object_id else None
+
+    # -- polling --------------------------------------------------------------------------------
+
+    async def poll(self) -> None | int | str:
+        """None while the server runs, starts, or nobody can tell; else how it ended."""
+        if self._launching:
+            return None
+        try:
+            return await self._poll()
+        except EngineUnknown as error:
+            self.log.warning("Can't tell whether %s runs: %s", self._log_name, error)
+            return None
+
+    async def _poll(self) -> None | int | str:
+        listing = await self.pool.engine.listing()
+        row = self._find(listing)
+        if row is not None and row.state == "exited":
+            await asyncio.sleep(EXIT_CONFIRM_SECONDS)
+            if self._launching:
+                return None
+            row = self._find(await self.pool.engine.listing())
+        if row is None or row.state in ENDED_STATES:
+            return 0
+        if not self.lease and row.ours:
+            await self._adopt(row)
+        if row.state in LIVE_STATES:
+            return None
+        inspection = await self.pool.engine.inspect(row.id)
+        state = (inspection or {}).get("State") or {}
+        return (
+            f"ExitCode={state.get('ExitCode')}, Error={state.get('Error')!r}, "
+            f"FinishedAt={state.get('FinishedAt')}"
+        )
+
+    async def get_url(self) -> str:
+        """Ask the engine, not the database: a hub killed in mid-start stored no address."""
+        try:
+            ip, port = await self.get_ip_and_port()
+        except (*NO_ANSWER, EngineUnknown, RuntimeError) as error:
+            self.log.warning("Address of %s taken from the database: %s", self._log_name, error)
+            return str(self.server.url)
+        proto = "https" if self.internal_ssl else "http"
+        host = f"[{ip}]" if ":" in ip else ip
+        base_url = self.server.base_url if self.server else "/"
+        return f"{proto}://{host}:{port}{base_url}"
+
+    # -- stopping -------------------------------------------------------------------------------
+
+    async def stop(self, now: bool = False) -> None:
+        """Stop the server and remove its container.
+
+        If the engine can't be asked, the removal is tried until it can: the user's "stop" holds.
+        """
+        if not self.object_id:
+            self.clear_state()
+            return
+        container_id, lease = self.object_id, self.lease
+        self.log.info("Stopping %s (container %s)", self._log_name, container_id[:12])
+        try:
+            await self.docker("stop", container_id)
+        except APIError as error:
+            if error.status_code not in (304, 404):
+                self.log.warning("Stopping %s: %s", container_id[:12], error)
+        except NO_ANSWER as error:
+            self.log.warning("Stopping %s: %s", container_id[:12], error)
+        self.clear_state()
+        await self.pool.released(lease, timeout_seconds=30.0)
+
+    async def rename(self, old_name: str, new_name: str) -> None:
+        """Before a server gets another name: a kept container has the old one inside."""
+        for row in await self._kept():
+            await self.pool.engine.remove(row.id, force=False)
+        self.object_id = self.object_name = ""
+
+    # -- remove = False -------------------------------------------------------------------------
+
+    async def _resume(self) -> tuple[str, int] | None:
+        """Start this server's kept container again, if it is the one that was asked for.
+
+        Only without a GPU: a container that holds a card is started once in its life.
+        """
+        assert self.choice is not None
+        if self.remove:
+            return None
+        kept = await self._kept()
+        if not kept:
+            return None
+        await self._read_image()
+        again = kept[0]
+        labels = again.labels
+        same = (
+            len(kept) == 1
+            and not self.choice.profile.request.count
+            and not labels.get(names.LABEL_DEVICES)
+            and again.image_id == self._image_id
+            and labels.get(names.LABEL_OPTIONS)
+            == json.dumps(dict(self.choice.options), sort_keys=True)
+        )
+        if not same:
+            for row in kept:
+                await self.pool.engine.remove(row.id, force=False)
+            return None
+        await self._adopt(again)
+        try:
+            await self.docker("start", again.id)
+            address: tuple[str, int] = await self.get_ip_and_port()
+        except BaseException:
+            self.clear_state()
+            raise
+        return address
+
+    async def _kept(self) -> list[Row]:
+        listing = await self.pool.engine.listing()
+        return [
+            row
+            for row in listing.rows
+            if row.mine(self.pool.hub_id) and row.state == "exited"
+            if row.labels.get(names.LABEL_USER) == self.user.name
+            if row.labels.get(names.LABEL_SERVER) == self.name
+        ]
