@@ -1,0 +1,103 @@
+"""Taking an engine down to the last process, mount and cgroup, by the folder it lives in.
+
+Used at a normal stop for what the engine left, and at the next start for an engine whose owner was
+killed. Nothing outside the given folder is touched: a process counts as the engine's only if it is
+an engine program that names this folder in its command line, or was started by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from .machine import find_command, run
+
+_PROGRAMS = ("dockerd", "containerd", "containerd-shim")
+_PROC = Path("/proc")
+
+
+def clear_engine_folder(folder: Path, *, timeout_seconds: float = 20) -> None:
+    """End every process of the engine in ``folder`` and undo its mounts and cgroups."""
+    containers = _container_ids(folder)
+    deadline = time.monotonic() + timeout_seconds
+    while pids := engine_processes(folder):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {sorted(pids)} of the engine in {folder} do not end")
+        time.sleep(0.02)
+    for target in reversed(mounts_below(folder)):
+        run([find_command("umount") or "umount", "--lazy", target])
+    for container in containers:
+        _remove_cgroups(container)
+
+
+def engine_processes(folder: Path) -> set[int]:
+    """PIDs of the engine in ``folder``: its daemons, its shims and all they started."""
+    children: dict[int, list[int]] = {}
+    roots: list[int] = []
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended while we looked
+        state, parent = stat.rpartition(")")[2].split()[:2]
+        if state == "Z":
+            continue  # only its parent can reap it
+        children.setdefault(int(parent), []).append(int(entry.name))
+        if _is_engine_program(words, folder):
+            roots.append(int(entry.name))
+    found: set[int] = set()
+    while roots:
+        pid = roots.pop()
+        if pid not in found:
+            found.add(pid)
+            roots += children.get(pid, [])
+    return found
+
+
+def mounts_below(folder: Path) -> list[str]:
+    """Mount points below ``folder``, in the order they were made."""
+    prefix = f"{folder}/"
+    lines = (_PROC / "self" / "mountinfo").read_text().splitlines()
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [point for point in points if point.startswith(prefix)]
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot; 0 if there is no such process."""
+    try:
+        stat = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return 0
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _is_engine_program(words: Iterable[bytes], folder: Path) -> bool:
+    program, *arguments = [os.fsdecode(word) for word in words] or [""]
+    name = Path(program).name
+    if name not in _PROGRAMS and not name.startswith("containerd-shim"):
+        return False
+    return any(word.startswith(f"{folder}/") for word in arguments)
+
+
+def _container_ids(folder: Path) -> list[str]:
+    containers = folder / "data" / "containers"
+    return [path.name for path in containers.iterdir()] if containers.is_dir() else []
+
+
+def _remove_cgroups(container: str) -> None:
+    root = Path("/sys/fs/cgroup")
+    for parent in (root / "docker", *root.glob("*/docker")):
+        for folder, _, _ in os.walk(parent / container, topdown=False):
+            # A cgroup that the kernel still empties goes by itself or at the next clearing.
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
