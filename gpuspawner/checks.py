@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from gpuspawner.errors import ConfigError
+from .errors import ConfigError
 
 _SHOWN_CHARS = 60
 
@@ -76,6 +76,8 @@ class Where:
         """Raise ConfigError unless the value is a dict that has only allowed keys.
 
         Args:
+            value: what was written.
+            allowed: the keys it may have.
             later: keys that are known, but whose part is not built yet.
         """
         self.mapping(value, "a dict with " + ", ".join(allowed))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuspawner import messages
-from gpuspawner.names import REASON_ENGINE, REASON_IMAGE
+from . import messages
+from .names import REASON_ENGINE, REASON_IMAGE
 
 _TEXT_CHARS = 2000
 

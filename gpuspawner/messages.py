@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from fractions import Fraction
 
-from gpuspawner.placement import Card, Request, Shortage
+from .placement import Card, Request, Shortage
 
 ECHO_CHARS = 60
 _NAME_CHARS = 40
@@ -54,6 +54,7 @@ def none_free(shortage: Shortage, *, cpu_available: bool) -> str:
     """Why there is no card now, and what the user can do.
 
     Args:
+        shortage: the answer of :func:`~gpuspawner.placement.place`.
         cpu_available: the user may start a profile without a GPU.
     """
     if shortage.never or shortage.total == 0:
@@ -139,10 +140,12 @@ def admin_shortage(shortage: Shortage, cards: Sequence[Card]) -> str:
     if request.models:
         wanted.append(f"model in {list(request.models)}")
     lines = [
-        f"no placement for {', '.join(wanted)}: {shortage.total} card(s), "
-        f"{shortage.suitable} suitable, {shortage.free_suitable} of those free, "
-        f"{shortage.held} held by servers, {shortage.foreign} in foreign hands, "
-        f"{shortage.unavailable} not offered"
+        (
+            f"no placement for {', '.join(wanted)}: {shortage.total} card(s), "
+            f"{shortage.suitable} suitable, {shortage.free_suitable} of those free, "
+            f"{shortage.held} held by servers, {shortage.foreign} in foreign hands, "
+            f"{shortage.unavailable} not offered"
+        )
     ]
     lines += [f"  {_card(c)}" for c in sorted(cards, key=lambda c: (c.index, c.uuid))]
     if shortage.foreign:
@@ -200,6 +203,7 @@ def quota(
         held: cards the user's servers have, starting ones included.
         servers: names of those servers; empty text is the default server.
         requested: cards the profile asks for.
+        cpu_available: the user may start a profile without a GPU.
     """
     if limit <= 0:
         return "GPUs are not open to you on this hub. Please choose a profile without one."
@@ -369,7 +373,7 @@ def bad_image() -> str:
 
 
 def not_one_text(key: object) -> str:
-    """A value is a list, a number, a file…"""
+    """A value is a list, a number, a file…."""
     shown = _short(key) if isinstance(key, str) else echo(key)
     return f"Option {shown} must be one text. Please check it and try again."
 

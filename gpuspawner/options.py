@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpuspawner import messages
-from gpuspawner.errors import ForbiddenProfile, OptionsError
-from gpuspawner.profile_options import PLACEHOLDER, ProfileOption, UnlistedChoice
-from gpuspawner.profiles import Profile, ProfileList, default_profile
+from . import messages
+from .errors import ForbiddenProfile, OptionsError
+from .profile_options import PLACEHOLDER, ProfileOption, UnlistedChoice
+from .profiles import Profile, ProfileList, default_profile
 
 #: ``allowed_images`` after DockerSpawner's own validation: key → image, or ``"*"`` for any.
 AllowedImages = Mapping[str, str] | Literal["*"] | None
@@ -95,7 +95,9 @@ def parse_options(
 
     Args:
         user_options: anything; None or empty is the user's default profile.
-        user, groups: whose server it is (not who presses the button).
+        profiles: what the admin offers.
+        user: whose server it is (not who presses the button).
+        groups: the groups that user is in.
         allowed_images: images that users may choose from, by key.
 
     Raises:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuspawner.checks import Where
-from gpuspawner.names import ENV_NVIDIA_VISIBLE
+from .checks import Where
+from .names import ENV_NVIDIA_VISIBLE
 
 OPTION_RULE = "letters, digits, '_', '.' and single dashes, starting with a letter"
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*")

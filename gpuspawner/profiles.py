@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from gpuspawner.checks import Where
-from gpuspawner.placement import Request
-from gpuspawner.profile_options import ProfileOption, read_options, read_override
+from .checks import Where
+from .placement import Request
+from .profile_options import ProfileOption, read_options, read_override
 
 MIB_PER_GIB = 1024
 
@@ -90,12 +90,11 @@ class ProfileList:
 
 def default_profile(allowed: Collection[Profile]) -> Profile | None:
     """What is meant when nothing was chosen: the marked default, else one without a GPU, else the
-    first; None if nothing is allowed."""
-    for test in (lambda p: p.default, lambda p: p.request.count == 0, lambda p: True):
-        for profile in allowed:
-            if test(profile):
-                return profile
-    return None
+    first; None if nothing is allowed.
+    """
+    marked = [p for p in allowed if p.default]
+    without_gpu = [p for p in allowed if p.request.count == 0]
+    return next(iter(marked or without_gpu or allowed), None)
 
 
 def slug_from(display_name: str) -> str:
@@ -111,8 +110,8 @@ def parse_profile_list(value: Any, *, traits: Collection[str] | None = None) -> 
     """Read ``c.GPUSpawner.profile_list``.
 
     Args:
-        value: what the admin wrote: a list of dicts. None or not set: use
-            :data:`DEFAULT_PROFILES`.
+        value: what the admin wrote, a list of dicts; :data:`DEFAULT_PROFILES` where they wrote
+            nothing.
         traits: names that ``spawner_override`` may set; None skips that check.
 
     Raises:
@@ -224,7 +223,7 @@ def _models(where: Where, gpu: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 #: What a hub offers when ``profile_list`` is not set.
-DEFAULT_PROFILE_LIST: tuple[Mapping[str, Any], ...] = (
+DEFAULT_PROFILES: tuple[Mapping[str, Any], ...] = (
     {
         "display_name": "One GPU",
         "slug": "one-gpu",
@@ -237,4 +236,3 @@ DEFAULT_PROFILE_LIST: tuple[Mapping[str, Any], ...] = (
         "description": "For writing, reading and lighter work.",
     },
 )
-DEFAULT_PROFILES = parse_profile_list(DEFAULT_PROFILE_LIST)

@@ -17,9 +17,9 @@ import jupyterhub.spawner
 from markupsafe import escape
 from tornado.web import HTTPError
 
-from gpuspawner import messages, names
-from gpuspawner.errors import EngineUnknown, ForbiddenProfile, OptionsError, ProbeError
-from gpuspawner.faults import EngineFault
+from . import messages, names
+from .errors import EngineUnknown, ForbiddenProfile, OptionsError, ProbeError
+from .faults import EngineFault
 
 #: True where the hub knows refusals (JupyterHub 6).
 HAS_SPAWN_EXCEPTION = hasattr(jupyterhub.spawner, "SpawnException")
@@ -28,7 +28,7 @@ COUNTED_AS_FAILURE = not HAS_SPAWN_EXCEPTION
 
 if TYPE_CHECKING:
 
-    class _Base(HTTPError):
+    class _Base(HTTPError):  # noqa: N818 (it is no error of its own)
         """Either base, as far as the types go."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None: ...
@@ -123,16 +123,16 @@ def shield_failure_count(spawner: Any) -> None:
     future = getattr(spawner, "_spawn_future", None)
     if not COUNTED_AS_FAILURE or future is None or future.done():
         return
-    if getattr(spawner, "_refusal_shield", None) is future:
+    if getattr(spawner, "shielded_spawn", None) is future:
         return
     settings = spawner.user.settings
     limit = spawner.consecutive_failure_limit
-    spawner._refusal_shield = future
+    spawner.shielded_spawn = future
     spawner.consecutive_failure_limit = 0
 
     # The hub's own callback was added when the future was made, so it runs before this one.
     def take_back(done: Any) -> None:
-        spawner._refusal_shield = None
+        spawner.shielded_spawn = None
         spawner.consecutive_failure_limit = limit
         if not done.cancelled() and isinstance(done.exception(), GPURefusal):
             settings["failure_count"] = max(0, settings.get("failure_count", 0) - 1)

@@ -13,12 +13,12 @@ from gpuspawner.names import REASON_ENGINE, REASON_IMAGE
 CASES = [
     (500, 'could not select device driver "nvidia" with capabilities: [[gpu]]', "no-gpu-driver",
      REASON_ENGINE, "nvidia-container-toolkit"),
-    (500, "failed to create task for container: CDI device injection failed: unresolvable CDI "
-     "devices nvidia.com/gpu=GPU-1", "cdi-unresolved", REASON_ENGINE, "nvidia-ctk cdi generate"),
+    (500, ("failed to create task for container: CDI device injection failed: unresolvable CDI "
+     "devices nvidia.com/gpu=GPU-1"), "cdi-unresolved", REASON_ENGINE, "nvidia-ctk cdi generate"),
     (500, "nvidia-container-cli: device error: GPU-77: unknown device: unknown", "card-gone",
      REASON_ENGINE, "nvidia-smi -L"),
-    (500, "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please "
-     "update your driver to a newer version, or use an earlier cuda container: unknown",
+    (500, ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please "
+     "update your driver to a newer version, or use an earlier cuda container: unknown"),
      "cuda-too-new", REASON_IMAGE, "Update the driver"),
     (500, "nvidia-container-cli: initialization error: nvml error: driver not loaded",
      "nvidia-hook", REASON_ENGINE, "nvidia-smi"),
@@ -26,14 +26,14 @@ CASES = [
     (404, "manifest for lab/torch:9 not found: manifest unknown: manifest unknown", "no-image",
      REASON_IMAGE, "tag"),
     (400, "invalid reference format", "no-image", REASON_IMAGE, "name and tag"),
-    (404, "pull access denied for lab/x, repository does not exist or may require 'docker login': "
-     "denied: requested access to the resource is denied", "pull-denied", REASON_IMAGE, "log the"),
+    (404, ("pull access denied for lab/x, repository does not exist or may require 'docker login': "
+     "denied: requested access to the resource is denied"), "pull-denied", REASON_IMAGE, "log the"),
     (500, "toomanyrequests: You have reached your pull rate limit.", "rate-limited", REASON_IMAGE,
      "limits pulls"),
     (500, 'Get "https://registry.example/v2/": dial tcp: lookup registry.example: no such host',
      "registry-unreachable", REASON_IMAGE, "proxy"),
-    (500, 'Get "https://registry.example/v2/": net/http: request canceled while waiting for '
-     "connection (Client.Timeout exceeded while awaiting headers)", "registry-unreachable",
+    (500, ('Get "https://registry.example/v2/": net/http: request canceled while waiting for '
+     "connection (Client.Timeout exceeded while awaiting headers)"), "registry-unreachable",
      REASON_IMAGE, "proxy"),
     (409, 'Conflict. The container name "/jupyter-a" is already in use by container "12ab".',
      "name-conflict", REASON_ENGINE, "name_template"),
@@ -49,10 +49,10 @@ CASES = [
     (400, "Minimum memory limit allowed is 6MB", "memory-limit", REASON_ENGINE, "mem_limit"),
     (400, "Unknown runtime specified nvidia", "no-runtime", REASON_ENGINE, "daemon.json"),
     (400, "unknown or invalid runtime name: nvidia", "no-runtime", REASON_ENGINE, "daemon.json"),
-    (400, 'failed to create task: runc create failed: exec: "jupyterhub-singleuser": executable '
-     "file not found in $PATH", "no-command", REASON_IMAGE, "Install jupyterhub"),
-    (500, "driver failed programming external connectivity: Bind for 0.0.0.0:80 failed: port is "
-     "already allocated", "port-taken", REASON_ENGINE, "use_internal_ip"),
+    (400, ('failed to create task: runc create failed: exec: "jupyterhub-singleuser": executable '
+     "file not found in $PATH"), "no-command", REASON_IMAGE, "Install jupyterhub"),
+    (500, ("driver failed programming external connectivity: Bind for 0.0.0.0:80 failed: port is "
+     "already allocated"), "port-taken", REASON_ENGINE, "use_internal_ip"),
     (None, "('Connection aborted.', ConnectionRefusedError(111, 'Connection refused'))",
      "engine-gone", REASON_ENGINE, "DOCKER_HOST"),
     (None, "('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))",
@@ -67,8 +67,10 @@ def test_the_engines_sentences(
 ) -> None:
     fault = engine_fault(status, text, image="PyTorch", offers="12.6")
     assert (fault.kind, fault.reason, fault.status) == (kind, reason, 503)
-    assert fix in fault.admin_message and text in fault.admin_message
-    assert len(fault.user_message.split()) < 40 and fault.user_message.endswith(".")
+    assert fix in fault.admin_message
+    assert text in fault.admin_message
+    assert len(fault.user_message.split()) < 40
+    assert fault.user_message.endswith(".")
     for word in ("docker", "container", "nvidia", "cdi", "daemon", "registry"):
         assert word not in fault.user_message.lower()
 
@@ -92,4 +94,5 @@ def test_other_kinds_have_words_of_their_own() -> None:
 def test_any_text_is_answered(status: int | None, text: str) -> None:
     fault = engine_fault(status, text)
     assert fault.reason in (REASON_ENGINE, REASON_IMAGE)
-    assert fault.user_message and "fix:" in fault.admin_message
+    assert fault.user_message
+    assert "fix:" in fault.admin_message

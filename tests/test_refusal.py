@@ -50,7 +50,8 @@ def test_every_way_to_read_it_gives_the_text_alone() -> None:
 
 def test_the_html_is_escaped() -> None:
     html = refusal().jupyterhub_html_message
-    assert "<8>" not in html and "&lt;8&gt;" in html
+    assert "<8>" not in html
+    assert "&lt;8&gt;" in html
     assert type(html) is str
 
 
@@ -97,7 +98,8 @@ def test_errors_of_the_core(error: Exception, reason: str, status: int) -> None:
 )
 def test_an_error_without_words_never_shows_its_cause(error: Exception) -> None:
     found = refusal_from_error(error)
-    assert "GPU-1" not in str(found) and len(str(found)) > 20
+    assert "GPU-1" not in str(found)
+    assert len(str(found)) > 20
     assert "GPU-1 cause" in found.admin_message
 
 
@@ -161,7 +163,8 @@ async def test_refusals_are_not_counted_even_all_at_once() -> None:
     for _, future in spawns:
         future.set_exception(refusal())
     await settle(*(f for _, f in spawns))
-    assert hub.settings["failure_count"] == 0 and not hub.aborted
+    assert hub.settings["failure_count"] == 0
+    assert not hub.aborted
     assert all(s.consecutive_failure_limit == 3 for s, _ in spawns)
 
 
@@ -175,7 +178,8 @@ async def test_a_success_between_leaves_the_count_right() -> None:
     for _, future in refused:
         future.set_exception(refusal())
     await settle(*(f for _, f in refused))
-    assert hub.settings["failure_count"] == 0 and not hub.aborted
+    assert hub.settings["failure_count"] == 0
+    assert not hub.aborted
 
 
 @pytest.mark.usefixtures("on_hub_5")
@@ -185,7 +189,8 @@ async def test_real_failures_count_as_before() -> None:
         _, future = hub.spawn(shield=not real)
         future.set_exception(RuntimeError("broken") if real else refusal())
         await settle(future)
-    assert hub.settings["failure_count"] == 3 and hub.aborted
+    assert hub.settings["failure_count"] == 3
+    assert hub.aborted
 
 
 @pytest.mark.usefixtures("on_hub_5")
@@ -196,7 +201,8 @@ async def test_a_refusal_is_not_the_last_straw() -> None:
     shield_failure_count(spawner)  # twice is once
     future.set_exception(refusal())
     await settle(future)
-    assert hub.settings["failure_count"] == 2 and not hub.aborted
+    assert hub.settings["failure_count"] == 2
+    assert not hub.aborted
     assert spawner.consecutive_failure_limit == 3
 
 
