@@ -19,7 +19,7 @@ from . import memory, messages, names
 from .admission import Admission
 from .attempts import Attempt, State
 from .calls import Ticket
-from .containment import ContainmentError, contain, grant
+from .containment import ContainmentError, Policy, contain, grant
 from .engine import NO_ANSWER
 from .errors import GPUSpawnerError
 from .furnish import furnish, home_volume_is_fresh
@@ -153,7 +153,7 @@ class Launching(Admission):
 
     async def create_object(self) -> Any:
         """Create the container from DockerSpawner's and the admin's settings, then ours."""
-        configured = self.extra_host_config
+        configured: Any = self.extra_host_config
         host_config = configured(self) if callable(configured) else configured
         if inspect.isawaitable(host_config):
             host_config = await host_config
@@ -200,7 +200,7 @@ class Launching(Admission):
         assert self.choice is not None
         admin_env = {k: v for k, v in self.environment.items() if v is not None}
         try:
-            final, notes = contain(kwargs, self._policy(attempt))
+            final, notes = contain(kwargs, self._policy())
         except ContainmentError as error:
             raise self.refuse(
                 GPURefusal(
@@ -229,6 +229,17 @@ class Launching(Admission):
         final["environment"] = env
         final["labels"] = {**(final.get("labels") or {}), **self._labels(attempt)}
         return final
+
+    def _policy(self) -> Policy:
+        assert self._identity is not None
+        return Policy(
+            identity=self._identity,
+            allow_root=self.allow_root,
+            allow_privileged=self.allow_privileged,
+            allow_devices=tuple(self.allow_devices),
+            allow_capabilities=tuple(self.allow_capabilities),
+            shm_size_bytes=int(self.shm_size or 0),
+        )
 
     def _labels(self, attempt: Attempt) -> dict[str, str]:
         assert self.choice is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 from traitlets import default
 
-from . import form, messages
+from . import messages
 from .errors import GPUSpawnerError, OptionsError
 from .options import options_from_form
 from .placement import Shortage, place
@@ -49,6 +49,8 @@ class GPUSpawner(Standing):
         return lambda spawner, options: None
 
     async def _form(self) -> str:
+        from . import form
+
         """The spawn form with live counts; empty where there is nothing to choose."""
         allowed = self.profiles.allowed(self.user.name, self.group_names)
         notice = str(self.form_notice)

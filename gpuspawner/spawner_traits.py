@@ -57,7 +57,7 @@ class SpawnerTraits(DockerSpawner):
 
     uid = Union(
         [Integer(), Callable()],
-        1000,
+        default_value=1000,
         help="""
         User id under which the server runs: a number, or a callable (may be async) that takes the
         spawner and returns one. Default: 1000.
@@ -70,7 +70,7 @@ class SpawnerTraits(DockerSpawner):
 
     gid = Union(
         [Integer(), Callable()],
-        100,
+        default_value=100,
         help="""
         Group id under which the server runs: a number, or a callable like ``uid``. Default: 100
         (``users`` on Debian and in the Jupyter images).
@@ -83,7 +83,7 @@ class SpawnerTraits(DockerSpawner):
 
     supplemental_gids = Union(
         [List(Integer()), Callable()],
-        [],
+        default_value=[],
         help="""
         Further group ids of the server's processes: a list of numbers, or a callable like
         ``uid``. Default: none.
@@ -96,7 +96,7 @@ class SpawnerTraits(DockerSpawner):
 
     identity_from = Union(
         [Unicode(), Dict()],
-        "",
+        default_value="",
         help="""
         Where uid, gid and groups come from instead of the three settings: ``"passwd"`` for the
         hub host's user of the same name, or the names of keys in the user's ``auth_state``.
