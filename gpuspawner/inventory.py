@@ -152,7 +152,8 @@ class NVMLSource:
         if self._stuck is not None and self._stuck.poll() is None:
             raise ProbeError(
                 f"an earlier driver probe (process {self._stuck.pid}) hangs in the NVIDIA driver "
-                "and can't be killed. Look at 'dmesg | grep -i nvrm'; the machine may need a reboot",
+                "and can't be killed. Look at 'dmesg | grep -i nvrm'; the machine may need a "
+                "reboot",
                 kind="timeout",
             )
         self._stuck = None
@@ -209,7 +210,7 @@ def _child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The probe's variables: it must find this package, and nothing in the hub's own folder."""
     child = dict(environment)
     # The child starts in /, where relative entries would mean something else.
-    paths = [os.path.abspath(p) for p in child.get("PYTHONPATH", "").split(os.pathsep) if p]
+    paths = [str(Path(p).absolute()) for p in child.get("PYTHONPATH", "").split(os.pathsep) if p]
     home = Path(__file__).resolve().parents[1]
     # PYTHONPATH comes before the standard library: an installed package is found without it.
     if home.name not in ("site-packages", "dist-packages"):
@@ -244,7 +245,7 @@ def _parse(status: int, out: bytes, err: bytes) -> Inventory:
         tail = err.decode(errors="replace").strip()[-300:]
         raise ProbeError(
             f"the driver probe ended with status {status} and no usable answer ({error!r}). "
-            f"Its last words: {tail or 'none'!r}. Try '{sys.executable} -m gpuspawner.probe'",
+            f"It wrote to stderr: {tail!r}. Try '{sys.executable} -m gpuspawner.probe'",
             kind="bad-output",
         ) from error
     raise fault

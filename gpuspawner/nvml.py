@@ -22,7 +22,7 @@ from gpuspawner.nvml_calls import (
     INSUFFICIENT_SIZE,
     NO_PERMISSION,
     NOT_TOLD,
-    Unreadable,
+    UnreadableError,
     ask,
     driver_fault,
     must,
@@ -90,7 +90,7 @@ def read_inventory(attribute: Attribute, sysfs: Path = Path("/sys")) -> Inventor
 def _system(call: Callable[..., Any]) -> Any:
     try:
         return ask(call)
-    except Unreadable:
+    except UnreadableError:
         # A version that can't be read is no reason to lose the cards.
         return None
 
@@ -140,7 +140,7 @@ def _read_card(index: int, attribute: Attribute, sysfs: Path) -> _Card:
         known["recovery_action"] = _recovery_action(handle)
         known["display"] = bool(ask(pynvml.nvmlDeviceGetDisplayActive, handle))
         remotes = _remotes(handle)
-    except Unreadable as fault:
+    except UnreadableError as fault:
         device = Device(**known, error=str(fault))
         return _Card(device, code=fault.code, complete=bool(device.uuid))
     return _Card(Device(**known), handle, complete=not unnamed, remotes=remotes)
@@ -253,32 +253,30 @@ def _attributed(
 ) -> list[tuple[Any, str | None]]:
     # A process that ended between the driver's list and /proc would look like a stranger's: look
     # again, without it. One that /proc still does not show (another PID namespace) stays unowned.
-    for _ in range(2):
-        listed, gone = [], False
-        for raw in _listed(name, handle, sliced):
-            try:
-                listed.append((raw, attribute(raw.pid)))
-            except ProcessLookupError:
-                listed.append((raw, None))
-                gone = True
-        if not gone:
-            break
-    return listed
+    seen = [(raw, *_owner(raw.pid, attribute)) for raw in _listed(name, handle, sliced)]
+    if any(gone for _, _, gone in seen):
+        seen = [(raw, *_owner(raw.pid, attribute)) for raw in _listed(name, handle, sliced)]
+    return [(raw, container_id) for raw, container_id, _ in seen]
 
 
-def _listed(name: str, handle: Any, sliced: bool) -> list[Any]:
-    for tries_left in (2, 1, 0):
-        try:
-            return list(must(getattr(pynvml, f"{name}_v3"), handle))
-        except Unreadable as fault:
-            if fault.code == INSUFFICIENT_SIZE and tries_left:
-                continue  # more came while we looked
-            if fault.code == FUNCTION_NOT_FOUND:
-                return list(ask(getattr(pynvml, f"{name}_v2"), handle) or ())
-            if fault.code in NOT_TOLD and (sliced or fault.code != NO_PERMISSION):
-                return []
-            raise
-    raise AssertionError("the last try returns or raises")
+def _owner(pid: int, attribute: Attribute) -> tuple[str | None, bool]:
+    try:
+        return attribute(pid), False
+    except ProcessLookupError:
+        return None, True
+
+
+def _listed(name: str, handle: Any, sliced: bool, tries: int = 3) -> list[Any]:
+    try:
+        return list(must(getattr(pynvml, f"{name}_v3"), handle))
+    except UnreadableError as fault:
+        if fault.code == INSUFFICIENT_SIZE and tries > 1:  # more came while we looked
+            return _listed(name, handle, sliced, tries - 1)
+        if fault.code == FUNCTION_NOT_FOUND:
+            return list(ask(getattr(pynvml, f"{name}_v2"), handle) or ())
+        if fault.code in NOT_TOLD and (sliced or fault.code != NO_PERMISSION):
+            return []
+        raise
 
 
 def _recovery_action(handle: Any) -> str | None:
@@ -290,7 +288,7 @@ def _recovery_action(handle: Any) -> str | None:
         return None
     if value.nvmlReturn:
         error = pynvml.NVMLError(value.nvmlReturn)
-        raise Unreadable(f"{error} (recovery action)", value.nvmlReturn)
+        raise UnreadableError(f"{error} (recovery action)", value.nvmlReturn)
     number = int(value.value.uiVal)
     return _RECOVERY.get(number, f"unknown-{number}")
 
@@ -319,7 +317,7 @@ def _link(a: _Card, b: _Card) -> Link:
             p2p=None if p2p is None else p2p == 0,
             ancestor=None if level is None else _ANCESTORS.get(level),
         )
-    except Unreadable:
+    except UnreadableError:
         # How two cards are joined is not worth losing either of them.
         return Link(a.device.uuid, b.device.uuid)
 

@@ -40,16 +40,17 @@ _DRIVER_FAULTS = {
     _NO_DRIVER: (
         "no-driver",
         (
-            "the NVIDIA kernel driver is not loaded. Run 'modprobe nvidia' and look for the cause in "
-            "'dmesg | grep -i nvrm'. On a machine without NVIDIA cards set "
+            "the NVIDIA kernel driver is not loaded. Run 'modprobe nvidia' and look for the cause "
+            "in 'dmesg | grep -i nvrm'. On a machine without NVIDIA cards set "
             "c.GPUPool.inventory = 'simulated'"
         ),
     ),
     _VERSION_MISMATCH: (
         "version-mismatch",
         (
-            "the driver's library and its loaded kernel module are of different versions, as after a "
-            "driver upgrade. Stop what uses the cards and reload the nvidia kernel modules, or reboot"
+            "the driver's library and its loaded kernel module are of different versions, as after "
+            "a driver upgrade. Stop what uses the cards and reload the nvidia kernel modules, or "
+            "reboot the machine"
         ),
     ),
     FUNCTION_NOT_FOUND: (
@@ -69,7 +70,7 @@ _DRIVER_FAULTS = {
 }
 
 
-class Unreadable(Exception):
+class UnreadableError(Exception):
     """One card can't be read; the text becomes its ``error``."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -91,16 +92,16 @@ def must(call: Callable[..., Any], *args: Any) -> Any:
 
     Raises:
         ProbeError: the whole driver is at fault.
-        Unreadable: it failed for this card, or this card does not tell.
+        UnreadableError: it failed for this card, or this card does not tell.
     """
     try:
         return call(*args)
     except pynvml.NVMLError as error:
         if error.value in (_UNINITIALIZED, _NO_DRIVER, _NO_LIBRARY, _VERSION_MISMATCH):
             raise driver_fault(error) from error
-        raise Unreadable(f"{error} ({call.__name__})", error.value) from error
+        raise UnreadableError(f"{error} ({call.__name__})", error.value) from error
     except UnicodeDecodeError as error:
-        raise Unreadable(f"unreadable text ({call.__name__})", 0) from error
+        raise UnreadableError(f"unreadable text ({call.__name__})", 0) from error
 
 
 def ask(call: Callable[..., Any], *args: Any) -> Any:
@@ -108,11 +109,11 @@ def ask(call: Callable[..., Any], *args: Any) -> Any:
 
     Raises:
         ProbeError: the whole driver is at fault.
-        Unreadable: it failed for this card.
+        UnreadableError: it failed for this card.
     """
     try:
         return must(call, *args)
-    except Unreadable as fault:
+    except UnreadableError as fault:
         if fault.code in NOT_TOLD:
             return None
         raise

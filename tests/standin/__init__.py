@@ -88,7 +88,7 @@ class FakeProcess:
 
 @dataclass
 class FakeSlice:
-    """A MIG slice. ``name`` as the driver writes it; memory in MiB."""
+    """A MIG slice. ``name`` as the driver writes it; memory in MiB; uuid ``-`` is not told."""
 
     uuid: str
     index: int = 0
@@ -125,7 +125,8 @@ class Fault:
 
     Attributes:
         function: such as ``nvmlDeviceGetUUID``; ``*`` is every one.
-        device: index of the card it fails for, None for all, and for calls without a card.
+        device: index of the card it fails for (its slices answer on); None for all, and for calls
+            without a card.
         action: an NVML error code, ``hang``, ``abort``, or ``print`` (noise on stdout).
     """
 

@@ -12,8 +12,8 @@
  *   pair <a> <b> <p2p status> <nvlink p2p status> <ancestor>
  *   fault <function or *> <device or -1 for any> <error code | hang | abort | print>
  *
- * Sizes are MiB; a negative one is "not supported" (or, of a process, "not available"). A name
- * is the rest of the line.
+ * Sizes are MiB; a negative one is "not supported" (or, of a process, "not available"), and so
+ * is a slice's uuid "-". A name is the rest of the line.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -81,7 +81,7 @@ static int card_of(handle_t h) { return (int)((uintptr_t)h & 0xffff) - 1; }
 static int slice_of(handle_t h) { return (int)((uintptr_t)h >> 16) - 1; }
 
 static int fault(const char *function, int card) {
-    int code = OK;
+    int code = OK; /* of a card means of its whole: slices answer on */
     EACH_LINE({
         char name[128], what[32]; int device;
         if (sscanf(line, "fault %127s %d %31s", name, &device, what) != 3) continue;
@@ -96,7 +96,8 @@ static int fault(const char *function, int card) {
 }
 
 #define FAULT(card) do { int code = fault(__func__, card); if (code) return code; } while (0)
-#define FAULT_OF(h) do { if (!initialised) return UNINITIALIZED; FAULT(card_of(h)); } while (0)
+#define FAULT_OF(h) do { if (!initialised) return UNINITIALIZED; \
+                          FAULT(slice_of(h) >= 0 ? -2 : card_of(h)); } while (0)
 
 static int find(handle_t h, card_t *card) {
     int found = NOT_FOUND;
@@ -165,8 +166,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle_t *to) {
 int nvmlDeviceGetUUID(handle_t h, char *to, unsigned size) {
     card_t card; attributes_t a; char uuid[96], name[96];
     FAULT_OF(h);
-    if (slice_of(h) >= 0)
-        return find_slice(card_of(h), slice_of(h), uuid, &a, name) ? NOT_FOUND : text(to, size, uuid);
+    if (slice_of(h) >= 0) {
+        if (find_slice(card_of(h), slice_of(h), uuid, &a, name)) return NOT_FOUND;
+        return strcmp(uuid, "-") ? text(to, size, uuid) : UNSUPPORTED;
+    }
     return find(h, &card) ? NOT_FOUND : text(to, size, card.uuid);
 }
 
