@@ -6,10 +6,10 @@ smallest-that-fits: big cards stay free for those who ask for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from fnmatch import fnmatchcase
+from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,11 @@ def suits(card: Card, request: Request) -> bool:
     return True
 
 
+def has_room(card: Card, request: Request) -> bool:
+    """True if the card is offered and has room for the request's share, whether it suits or not."""
+    return not card.unavailable and card.load + request.share <= 1
+
+
 def place(request: Request, cards: Sequence[Card]) -> Placement | Shortage:
     """Choose cards for a request.
 
@@ -128,7 +133,7 @@ def place(request: Request, cards: Sequence[Card]) -> Placement | Shortage:
     if request.count == 0:
         return Placement(devices=(), share=request.share)
     suitable = [c for c in cards if suits(c, request)]
-    fitting = [c for c in suitable if not c.unavailable and c.load + request.share <= 1]
+    fitting = [c for c in suitable if has_room(c, request)]
     if len(fitting) >= request.count:
         # A display card is offered last; then the smallest that fits; then this hub's own order.
         chosen = sorted(
@@ -140,37 +145,14 @@ def place(request: Request, cards: Sequence[Card]) -> Placement | Shortage:
             share=request.share,
             memory_mib=min(sizes) if len(sizes) == len(chosen) else None,
         )
-    taken = [c for c in suitable if not c.unavailable and c not in fitting]
+    taken = [c for c in suitable if not c.unavailable and not has_room(c, request)]
     return Shortage(
         request=request,
         total=len(cards),
         suitable=len(suitable),
-        free=sum(1 for c in cards if not c.unavailable and c.load + request.share <= 1),
+        free=sum(1 for c in cards if has_room(c, request)),
         free_suitable=len(fitting),
         held=sum(1 for c in taken if not c.foreign),
         foreign=sum(1 for c in taken if c.foreign),
         unavailable=sum(1 for c in suitable if c.unavailable),
     )
-
-
-def free_counts(requests: Mapping[str, Request], cards: Sequence[Card]) -> dict[str, int]:
-    """How many servers of each kind could start now, each counted alone.
-
-    Args:
-        requests: by any key, such as a profile's slug.
-
-    Returns:
-        The number per key; -1 for a request without a GPU, which is never short of cards.
-    """
-    counts = {}
-    for key, request in requests.items():
-        if request.count == 0:
-            counts[key] = -1
-            continue
-        room = sum(
-            int((1 - c.load) / request.share)
-            for c in cards
-            if suits(c, request) and not c.unavailable and c.load < 1
-        )
-        counts[key] = room // request.count
-    return counts
