@@ -172,6 +172,13 @@ def _card(card: Card) -> str:
 # -- other refusals ----------------------------------------------------------------------------
 
 
+def all_disabled() -> str:
+    """Every profile on the form is disabled."""
+    return (
+        "Nothing can be started just now. Please try again in a few minutes. Your files are safe."
+    )
+
+
 def forbidden(profile: str) -> str:
     """The profile is for others."""
     return (

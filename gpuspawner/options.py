@@ -64,13 +64,18 @@ def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
         key: _single(key, values) for key, values in formdata.items() if key not in _HUB_FIELDS
     }
     plain = {k: v for k, v in fields.items() if not k.startswith(_FORM_PREFIX)}
+    if plain.get("image") == "":  # the form's text field, left empty
+        del plain["image"]
     slug = plain.get("profile")
     if slug is None:
-        if len(plain) < len(fields):
+        if any(key.startswith(_FORM_PREFIX) for key in fields):
             raise _error("options came without a profile", messages.choose_profile())
         return plain
     prefix = f"{_FORM_PREFIX}{slug}--"
     own = {k[len(prefix) :]: v for k, v in fields.items() if k.startswith(prefix)}
+    # The form has one image list for all profiles; an option "image" of the profile stands before.
+    asked = {key.removesuffix(UNLISTED_SUFFIX) for key in own}
+    plain = {k: v for k, v in plain.items() if k not in asked}
     for key in [k for k in own if k.endswith(UNLISTED_SUFFIX)]:
         # The text field is always in the form; it counts only if it was chosen. A profile that
         # has nothing but the text field sends no choice beside it.

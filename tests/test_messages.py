@@ -216,7 +216,8 @@ def test_words_of_the_table() -> None:
 
 
 FIXED = [
-    messages.engine_down(), messages.start_failed(), messages.out_of_space(),
+    messages.engine_down(), messages.all_disabled(), messages.start_failed(),
+    messages.out_of_space(),
     messages.card_gone(), messages.cancelled(), messages.home_refused(),
     messages.settings_refused(), messages.nothing_allowed(), messages.choose_profile(),
     messages.text_missing(), messages.bad_image(), messages.too_many_options(),

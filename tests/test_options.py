@@ -216,6 +216,8 @@ def test_a_free_text_in_a_form() -> None:
 def test_the_image_of_the_profile_wins_over_the_forms_own_list() -> None:
     form = {"profile": ["a"], "image": ["JAX"], "profile-option-a--image": ["torch"]}
     assert options_from_form(form) == {"profile": "a", "image": "torch"}
+    form = {"profile": ["a"], "image": ["JAX"], "profile-option-a--image--unlisted-choice": ["x"]}
+    assert options_from_form(form) == {"profile": "a", "image--unlisted-choice": "x"}
 
 
 def test_links_and_empty_forms() -> None:
@@ -224,6 +226,7 @@ def test_links_and_empty_forms() -> None:
         "profile": "one-gpu", "size": "l"
     }  # fmt: skip
     assert options_from_form({"_xsrf": ["x"]}) == {}
+    assert options_from_form({"profile": ["cpu"], "image": [""]}) == {"profile": "cpu"}
 
 
 @pytest.mark.parametrize(

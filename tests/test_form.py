@@ -1,0 +1,247 @@
+"""The form as HTML: what is shown, what is disabled, what is preselected, what it would send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuspawner import messages
+from gpuspawner.form import ProfileState, preselected, render, state_of
+from gpuspawner.options import options_from_form, parse_options
+from gpuspawner.placement import Card, Request
+from gpuspawner.profiles import DEFAULT_PROFILES, parse_profile_list
+
+DEFAULTS = parse_profile_list(DEFAULT_PROFILES)
+FULL = ProfileState(free=0, total=8, disabled="All 8 GPUs are in use just now.")
+EVIL = '"><script>alert(1)</script>{{7*7}}&'
+OPTIONS = parse_profile_list(
+    [
+        {
+            "display_name": "One GPU",
+            "description": "For training.",
+            "gpu": {"count": 1},
+            "profile_options": {
+                "image": {
+                    "display_name": "Image",
+                    "choices": {
+                        "torch": {"display_name": "PyTorch"},
+                        "jax": {"display_name": "JAX", "default": True},
+                    },
+                    "unlisted_choice": {"enabled": True, "display_name": "Its name"},
+                },
+                "note": {"display_name": "Note", "unlisted_choice": {"enabled": True}},
+            },
+        },
+        {"display_name": "CPU", "profile_options": {"size": {"choices": {"s": {}, "l": {}}}}},
+    ]
+)
+
+
+class Page(HTMLParser):
+    """Just enough of a browser: the form's fields with what they would send."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.sent: dict[str, list[str]] = {}
+        self._select = ""
+        self._skip = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        self._skip = tag == "style"
+        name, on = found.get("name") or "", "disabled" not in found
+        if tag == "input" and on and (found["type"] == "text" or "checked" in found):
+            self.sent[name] = [found.get("value") or ""]
+        if tag == "select":
+            self._select = name if on else ""
+        first = self._select not in self.sent
+        if tag == "option" and self._select and ("selected" in found or first):
+            self.sent[self._select] = [found.get("value") or ""]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._skip = False
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self._skip else data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    @property
+    def radios(self) -> dict[str | None, dict[str, str | None]]:
+        return {a["value"]: a for a in self.all("input") if a["type"] == "radio"}
+
+
+def page(profiles: Any = DEFAULTS.profiles, states: Mapping[str, ProfileState] = {}, **kw: Any):  # type: ignore[no-untyped-def]
+    return Page(render(profiles, states, **kw))
+
+
+def test_counts_and_reasons() -> None:
+    shown = page(states={"one-gpu": ProfileState(free=3, total=8)})
+    assert "3 of 8 GPUs free" in shown.text
+    assert "disabled" not in shown.radios["one-gpu"]
+    full = page(states={"one-gpu": FULL})
+    assert "All 8 GPUs are in use just now." in full.text
+    assert "0 of 8" not in full.text
+    assert "disabled" in full.radios["one-gpu"]
+    assert "disabled" not in full.radios["cpu"]
+
+
+def test_it_can_be_used_with_keyboard_and_screen_reader() -> None:
+    shown = page(OPTIONS.profiles, images={"A": "a", "B": "b"})
+    ids = [a["id"] for _, a in shown.tags if "id" in a]
+    assert len(ids) == len(set(ids))
+    labelled = {a["for"] for a in shown.all("label")}
+    fields = [a for tag, a in shown.tags if tag in ("input", "select")]
+    assert fields
+    assert {a["id"] for a in fields} == labelled
+    assert all(a["aria-describedby"] in ids for a in shown.radios.values())
+    assert shown.all("fieldset")
+    assert shown.all("legend")
+    assert not shown.all("script")
+
+
+@pytest.mark.parametrize(
+    ("last", "full", "expected"),
+    [
+        (None, [], "cpu"),
+        (None, ["one-gpu"], "cpu"),
+        (None, ["cpu"], "one-gpu"),
+        ("one-gpu", [], "one-gpu"),
+        ("one-gpu", ["one-gpu"], "cpu"),
+        ("gone", [], "cpu"),
+        ("one-gpu", ["one-gpu", "cpu"], None),
+    ],
+)
+def test_never_a_failing_button(last: str | None, full: list[str], expected: str | None) -> None:
+    states = dict.fromkeys(full, FULL)
+    assert preselected(DEFAULTS.profiles, states, last) == expected
+    shown = page(states=states, last={"profile": last} if last else None)
+    checked = [slug for slug, a in shown.radios.items() if "checked" in a]
+    assert checked == ([expected] if expected else [])
+
+
+def test_the_admins_default_is_for_those_who_have_not_chosen() -> None:
+    profiles = parse_profile_list(
+        [{"display_name": "G", "gpu": {}, "default": True}, {"display_name": "C"}]
+    ).profiles
+    assert preselected(profiles, {}, None) == "g"
+    assert preselected(profiles, {"g": FULL}, None) == "c"
+    assert preselected(profiles, {}, "c") == "c"
+
+
+def test_all_disabled_hides_the_button_and_says_so() -> None:
+    html = render(DEFAULTS.profiles, {"one-gpu": FULL, "cpu": ProfileState(disabled="Closed.")})
+    assert messages.all_disabled() in Page(html).text
+    assert ".feedback-container { display: none; }" in html
+    assert ".feedback-container" not in render(DEFAULTS.profiles, {"one-gpu": FULL})
+
+
+def test_nobodys_profile_is_told() -> None:
+    assert "No profile on this hub is open to you yet." in page(()).text
+    assert not page(()).radios
+
+
+def test_no_form_where_there_is_nothing_to_choose() -> None:
+    assert render(DEFAULTS.profiles[:1], {}) == ""
+    assert render(DEFAULTS.profiles[:1], {}, images={"A": "a"}) == ""
+    assert render(DEFAULTS.profiles[:1], {}, images={"A": "a", "B": "b"})
+    assert render(DEFAULTS.profiles[:1], {}, images="*")
+    assert render(OPTIONS.profiles[1:], {})
+
+
+def test_everything_is_escaped() -> None:
+    profiles = parse_profile_list(
+        [
+            {
+                "display_name": EVIL,
+                "slug": "a",
+                "description": EVIL,
+                "profile_options": {
+                    "o": {
+                        "display_name": EVIL,
+                        "choices": {EVIL: {"display_name": EVIL}},
+                        "unlisted_choice": {
+                            "enabled": True,
+                            "display_name": EVIL,
+                            "display_name_in_choices": EVIL,
+                        },
+                    }
+                },
+            },
+            {"display_name": "B"},
+        ]
+    ).profiles
+    html = render(
+        profiles,
+        {"b": ProfileState(disabled=EVIL)},
+        last={"profile": "a", "o--unlisted-choice": EVIL, "image": EVIL},
+        images={EVIL: "x", "y": "y"},
+        notice=EVIL,
+    )
+    assert "<script" not in html
+    assert "49" not in html
+    shown = Page(html)
+    assert shown.text.count("<script>alert(1)</script>{{7*7}}") >= 7
+    assert shown.sent["profile-option-a--o--unlisted-choice"] == [EVIL]
+
+
+def test_what_the_form_sends_is_accepted() -> None:
+    images = {"A": "a", "B": "b"}
+    for last in (
+        {},
+        {"profile": "one-gpu", "image": "torch"},
+        {"profile": "one-gpu", "image--unlisted-choice": "mine:1", "note--unlisted-choice": "x"},
+        {"profile": "cpu", "size": "l", "image": "B"},
+    ):
+        sent = page(OPTIONS.profiles, last=last, images=images, image="b").sent
+        choice = parse_options(
+            options_from_form({"_xsrf": ["x"], **sent}), OPTIONS, user="u", allowed_images=images
+        )
+        assert last.items() <= choice.options.items()
+        assert choice.profile.slug == last.get("profile", "cpu")
+    assert page(OPTIONS.profiles, images=images, image="b").sent["image"] == ["B"]
+
+
+def test_a_notice_is_shown() -> None:
+    assert "Demo: these GPUs are simulated." in page(notice="Demo: these GPUs are simulated.").text
+
+
+def card(index: int, **kwargs: Any) -> Card:
+    return Card(uuid=f"GPU-{index}", index=index, model="L4", memory_mib=24_576, **kwargs)
+
+
+def test_the_state_of_a_profile() -> None:
+    cards = [card(0), card(1, load=Fraction(1)), card(2, unavailable="lost")]
+    assert state_of(Request(0), cards) == ProfileState()
+    one = state_of(Request(1), cards)
+    assert (one.count, one.disabled) == ("1 of 3 GPUs free", "")
+    two = state_of(Request(2), cards)
+    assert (two.free, two.disabled) == (1, "1 GPU is free, you asked for 2.")
+    none = state_of(Request(1, min_memory_mib=48 * 1024), cards)
+    assert (none.count, none.disabled) == ("", "This machine has no GPU with 48 GB.")
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from([EVIL]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=4,
+)
+keys = st.sampled_from(["profile", "image", "image--unlisted-choice", "note", "size"])
+
+
+@given(st.dictionaries(keys, junk | st.sampled_from(["one-gpu", "cpu", "torch", "l"])))
+def test_any_stored_options_give_a_form_that_can_be_sent(last: dict[str, Any]) -> None:
+    html = render(OPTIONS.profiles, {}, last=last)
+    assert "<script" not in html
+    assert Page(html).sent["profile"][0] in ("one-gpu", "cpu")
