@@ -1,0 +1,244 @@
+"""The checks behind :func:`gpuspawner.configure`: each error names the line to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import Any
+
+from traitlets import TraitError
+from traitlets.config import Config, Configurable
+
+from .checks import shown
+from .collisions import collisions
+from .config_sections import BadConfigError, Sections, Setting, settings
+from .containment import Policy, reserved_env
+from .errors import ConfigError
+from .hostconfig import ContainmentError
+from .identity import Identity, resolve_identity
+from .inventory import source_from_config
+from .memory import check_fraction
+from .pool_traits import PoolTraits
+from .profiles import DEFAULT_PROFILES, parse_profile_list
+from .spawner import GPUSpawner
+
+#: Sections that other versions will have.
+_LATER_SECTIONS = {"GPUSwarmSpawner": "Docker Swarm", "GPUStatus": "the status service"}
+_OUR_SECTIONS = ("GPUSpawner", "GPUPool")
+_CONTAINERS = (list, dict, set)
+_FORM_IS_OURS = (
+    "remove it; the form is made from c.GPUSpawner.profile_list, and what users send is checked "
+    "against it. Its entries may have profile_options for more questions"
+)
+_NOT_FROM_THE_HUB = "remove that name; it would hand the hub's own setting to every server"
+_IDENTITY_KEYS = {"uid", "gid", "supplemental_gids", "user_name", "home"}
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def check_names(c: Config, sections: Sections) -> None:
+    """Refuse sections and settings that nobody reads: most are slips of the pen."""
+    for name in c:
+        if name in _LATER_SECTIONS:
+            raise BadConfigError(
+                f"c.{name}: {_LATER_SECTIONS[name]} is not in this version; remove it"
+            )
+        for ours in _OUR_SECTIONS:
+            if name != ours and name.lower() == ours.lower():
+                raise BadConfigError(f"c.{name}: there is no such section; did you mean c.{ours}?")
+    own = [n for n in sections.names if _is_ours(sections, n)]
+    for name in own:
+        _known_settings(c, name, sections.spawner_class)
+    _known_settings(c, "GPUPool", PoolTraits)
+
+
+def _is_ours(sections: Sections, name: str) -> bool:
+    """True if the section is GPUSpawner's own or an admin's subclass's."""
+    return any(
+        cls.__name__ == name and issubclass(cls, GPUSpawner)
+        for cls in sections.spawner_class.__mro__
+    )
+
+
+def _known_settings(c: Config, section: str, cls: type[Configurable]) -> None:
+    known = cls.class_trait_names(config=True)
+    for setting in settings(c, section):
+        if setting.key not in known:
+            raise BadConfigError(
+                f"{setting.line}: there is no such setting{_hint(setting.key, section, known)}"
+            )
+
+
+def _hint(key: str, section: str, known: Collection[str]) -> str:
+    other, traits = (
+        ("GPUSpawner", GPUSpawner.class_trait_names(config=True))
+        if section == "GPUPool"
+        else ("GPUPool", PoolTraits.class_trait_names(config=True))
+    )
+    if key in traits:
+        return f"; it belongs to c.{other}: c.{other}.{key}"
+    close = get_close_matches(key, known, n=1)
+    return f"; did you mean c.{section}.{close[0]}?" if close else "; see docs/reference"
+
+
+# -- collisions ---------------------------------------------------------------------------------
+
+
+def check_collisions(sections: Sections, spawner: GPUSpawner) -> None:
+    """Refuse what would give a container GPUs behind the pool's back, or open a second door.
+
+    Args:
+        sections: the lines as the admin wrote them.
+        spawner: a spawner of nobody's with the merged settings.
+    """
+    policy = Policy(
+        _identity(spawner),
+        allow_root=spawner.allow_root,
+        allow_privileged=spawner.allow_privileged,
+        allow_devices=tuple(spawner.allow_devices),
+        allow_capabilities=tuple(spawner.allow_capabilities),
+    )
+    found = [
+        f"{setting.line}{place}: {instead}"
+        for setting in sections
+        for place, instead in _collisions(setting, policy)
+    ]
+    if found:
+        raise BadConfigError("\n".join(found))
+    cls = sections.spawner_class
+    if cls.create_object is not GPUSpawner.create_object:
+        by = next(k for k in cls.__mro__ if "create_object" in vars(k))
+        raise BadConfigError(
+            f"{by.__name__}.create_object: it would replace the step that puts a server on its "
+            "GPU; remove it, and change what is created with c.DockerSpawner.extra_create_kwargs "
+            "or extra_host_config (both may be callables), or with c.Spawner.pre_spawn_hook"
+        )
+
+
+def _collisions(setting: Setting, policy: Policy) -> list[tuple[str, str]]:
+    key, value = setting.key, setting.plain
+    if key in ("options_form", "options_from_form", "apply_user_options") and value:
+        return [("", _FORM_IS_OURS)]
+    if key == "env_keep":
+        return [(f" ({name!r})", _NOT_FROM_THE_HUB) for name in value if reserved_env(name)]
+    try:
+        return collisions(key, value, policy)
+    except ContainmentError as error:
+        raise BadConfigError(f"{setting.line}: {error}") from error
+
+
+# -- values -------------------------------------------------------------------------------------
+
+
+def check_types(sections: Sections) -> None:
+    """Let traitlets look at every setting of the spawner, one by one, to name the line."""
+    known = GPUSpawner.class_trait_names(config=True)
+    for setting in sections:
+        if setting.key in known:
+            _check_type(setting, GPUSpawner)
+
+
+def _check_type(setting: Setting, cls: type[Configurable]) -> None:
+    if setting.added and not isinstance(cls.class_traits()[setting.key].default(), _CONTAINERS):
+        # Traitlets would drop it without a word.
+        raise BadConfigError(
+            f"{setting.line}: there is nothing to add to; write the whole value, {setting.line} = …"
+        )
+    section = Config({setting.key: deepcopy(setting.value)})
+    try:
+        cls(config=Config({cls.__name__: section}))
+    except TraitError as error:
+        raise BadConfigError(f"{setting.line}: {_in_short(error)}") from error
+
+
+def _in_short(error: TraitError) -> str:
+    """Traitlets' own words without the class they were tried on."""
+    return re.sub(r"^The '\w+' trait of an? \w+ instance", "it", str(error))
+
+
+def check_pool(c: Config) -> None:
+    """Check the settings of ``c.GPUPool``."""
+    for setting in settings(c, "GPUPool"):
+        _check_type(setting, PoolTraits)
+        if setting.key == "inventory":
+            try:
+                source_from_config(setting.plain)
+            except ConfigError as error:
+                raise BadConfigError(f"c.{error}") from error
+
+
+def check_spawner(sections: Sections, spawner: GPUSpawner) -> list[str]:
+    """Check what the types don't tell: profiles, identity, fractions.
+
+    Args:
+        sections: the lines as the admin wrote them.
+        spawner: a spawner of nobody's with the merged settings.
+
+    Returns:
+        Warnings for the log.
+    """
+    if spawner.memory_fraction is not None:
+        _try(check_fraction, spawner.memory_fraction, sections.line("memory_fraction"))
+    if spawner.shm_size < 0:
+        raise BadConfigError(
+            f"{sections.line('shm_size')}: {shown(spawner.shm_size)} is negative; use a size such "
+            "as '16G', or 0 for half of mem_limit"
+        )
+    _try(_identity, spawner)
+    _try(resolve_identity, 1000, 100, home=spawner.home, line=sections.line("home"))
+    _try(resolve_identity, 1000, 100, umask=spawner.nb_umask, line=sections.line("nb_umask"))
+    _check_identity_source(spawner, sections)
+    return _check_profiles(spawner, sections)
+
+
+def _identity(spawner: GPUSpawner) -> Identity:
+    # What a callable will answer at each start can't be known now; a usual number stands for it.
+    uid, gid = (1000 if callable(value) else value for value in (spawner.uid, spawner.gid))
+    groups = spawner.supplemental_gids
+    return resolve_identity(
+        uid,
+        gid,
+        () if callable(groups) else groups,
+        allow_root=spawner.allow_root,
+        drop_from_root=spawner.drop_from_root,
+    )
+
+
+def _check_identity_source(spawner: GPUSpawner, sections: Sections) -> None:
+    source = spawner.identity_from
+    keys = source.get("auth_state") if isinstance(source, dict) and len(source) == 1 else None
+    if source in ("", "passwd", {}) or (isinstance(keys, dict) and set(keys) <= _IDENTITY_KEYS):
+        return
+    raise BadConfigError(
+        f"{sections.line('identity_from')}: {shown(source)} is no source; use 'passwd', or "
+        "{'auth_state': {'uid': '<key>', 'gid': '<key>'}}, where what is found may be "
+        f"{', '.join(sorted(_IDENTITY_KEYS))}"
+    )
+
+
+def _check_profiles(spawner: GPUSpawner, sections: Sections) -> list[str]:
+    written = spawner.profile_list
+    traits = sections.spawner_class.class_trait_names()
+    line = sections.line("profile_list")
+    try:
+        profiles = parse_profile_list(
+            DEFAULT_PROFILES if written is None else written, traits=traits
+        )
+    except ConfigError as error:
+        raise BadConfigError(_from_line(str(error), line)) from error
+    return [_from_line(warning, line) for warning in profiles.warnings]
+
+
+def _from_line(text: str, line: str) -> str:
+    return text.replace("profile_list", line, 1) if text.startswith("profile_list") else text
+
+
+def _try(check: Any, *args: Any, line: str = "", **kwargs: Any) -> None:
+    try:
+        check(*args, **kwargs)
+    except ConfigError as error:
+        text = f"{line}: {error}" if line else str(error)
+        raise BadConfigError(f"c.{text}" if text.startswith("GPU") else text) from error
