@@ -36,7 +36,7 @@ class Identity:
         user_name: a Linux user name.
         home: absolute path in the container.
         umask: of the notebook server, such as ``0o022``.
-        start_as_root: the container starts as root, and its image's start script becomes the user
+        drop_from_root: the container starts as root, and its image's start script becomes the user
             (the way of the Jupyter docker-stacks images). The server itself is never root.
     """
 
@@ -46,12 +46,12 @@ class Identity:
     user_name: str = DEFAULT_USER
     home: str = DEFAULT_HOME
     umask: int = 0o022
-    start_as_root: bool = False
+    drop_from_root: bool = False
 
     @property
     def container_user(self) -> str:
         """The container's ``user``: ``1000:100``, or ``0:0`` for a start as root."""
-        return "0:0" if self.start_as_root else f"{self.uid}:{self.gid}"
+        return "0:0" if self.drop_from_root else f"{self.uid}:{self.gid}"
 
     @property
     def group_add(self) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ class Identity:
     @property
     def capabilities(self) -> tuple[str, ...]:
         """What this identity needs added after all capabilities were dropped."""
-        return DROP_CAPABILITIES if self.start_as_root else ()
+        return DROP_CAPABILITIES if self.drop_from_root else ()
 
     @property
     def env(self) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Identity:
             "NB_USER": self.user_name,
             "NB_UMASK": f"{self.umask:03o}",
         }
-        if not self.start_as_root:
+        if not self.drop_from_root:
             env["HOME"] = self.home
         return env
 
@@ -89,19 +89,20 @@ def resolve_identity(
     home: str = DEFAULT_HOME,
     umask: object = 0o022,
     allow_root: bool = False,
-    start_as_root: bool = False,
+    drop_from_root: bool = False,
     source: str = "",
 ) -> Identity:
     """Check the numbers and make an identity of them.
 
     Args:
-        uid, gid: an int, or digits in a text (``auth_state`` often has those).
+        uid: an int, or digits in a text (``auth_state`` often has those).
+        gid: the same.
         supplemental_gids: a list of such, or None for none.
         user_name: taken if Linux would, else ``jovyan``.
         home: absolute path in the container.
         umask: an int, or an octal text such as ``"027"``.
         allow_root: uid 0 and group 0 are fine.
-        start_as_root: see :class:`Identity`.
+        drop_from_root: see :class:`Identity`.
         source: where the numbers came from, for messages, such as ``auth_state``.
 
     Raises:
@@ -115,7 +116,7 @@ def resolve_identity(
         if user == 0:
             raise ConfigError(
                 f"GPUSpawner.uid is 0{where}, which is root; use a user's number such as 1000, or "
-                "set GPUSpawner.start_as_root = True if the image's start script needs root, or "
+                "set GPUSpawner.drop_from_root = True if the image's start script needs root, or "
                 "GPUSpawner.allow_root = True to let servers run as root"
             )
         if group == 0 or 0 in groups:
@@ -125,9 +126,9 @@ def resolve_identity(
                 "as 100, or set GPUSpawner.allow_root = True"
             )
     others = tuple(sorted(groups - {group}))
-    if start_as_root and others:
+    if drop_from_root and others:
         raise ConfigError(
-            f"GPUSpawner.supplemental_gids is {list(others)}{where}, but with start_as_root the "
+            f"GPUSpawner.supplemental_gids is {list(others)}{where}, but with drop_from_root the "
             "image's start script sets the groups and would drop them; turn one of the two off"
         )
     return Identity(
@@ -137,7 +138,7 @@ def resolve_identity(
         user_name=safe_user_name(user_name),
         home=_home(home),
         umask=_umask(umask),
-        start_as_root=start_as_root,
+        drop_from_root=drop_from_root,
     )
 
 

@@ -8,6 +8,7 @@ total memory. PyTorch is handled by the startup hook (:mod:`gpuspawner.hook`) an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from decimal import ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 from typing import Final
@@ -44,10 +45,8 @@ def check_fraction(value: object, name: str = "GPUSpawner.memory_fraction") -> F
     """
     fraction = None
     if isinstance(value, (int, float, str, Fraction, Decimal)) and not isinstance(value, bool):
-        try:
+        with suppress(ValueError, OverflowError, ZeroDivisionError):
             fraction = Fraction(repr(value) if isinstance(value, float) else value)
-        except (ValueError, OverflowError, ZeroDivisionError):
-            pass
     if fraction is None or not 0 < fraction <= 1:
         raise ConfigError(
             f"{name} is {value!r}; use a number above 0 and at most 1, such as 0.5 or '1/3' "

@@ -278,7 +278,8 @@ def test_an_error_while_limiting_does_not_break_cuda(machine: Machine) -> None:
 def test_without_torch_nothing_changes(machine: Machine) -> None:
     shutil.rmtree(machine.packages / "torch")
     out, err, _ = machine.run("import torch")
-    assert out == "" and "No module named 'torch'" in err
+    assert out == ""
+    assert "No module named 'torch'" in err
     machine.prints("import importlib.util as u; print(u.find_spec('torch'))", "None")
 
 
@@ -341,7 +342,8 @@ def test_archive_is_roots_and_read_only() -> None:
     with tarfile.open(fileobj=io.BytesIO(hook_archive())) as archive:
         members = archive.getmembers()
         content = archive.extractfile(members[-1])
-        assert content is not None and content.read() == HOOK.read_bytes()
+        assert content is not None
+        assert content.read() == HOOK.read_bytes()
     assert [(m.name, m.mode, m.isdir()) for m in members] == [
         (".gpuspawner", 0o755, True),
         (HOOK_PATH.lstrip("/"), 0o755, True),

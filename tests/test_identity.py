@@ -42,16 +42,16 @@ def test_digits_groups_and_umask() -> None:
     assert identity.env["NB_USER"] == "ada"
 
 
-def test_start_as_root_hands_over_with_three_capabilities() -> None:
-    identity = resolve_identity(1000, 100, start_as_root=True)
+def test_drop_from_root_hands_over_with_three_capabilities() -> None:
+    identity = resolve_identity(1000, 100, drop_from_root=True)
     assert identity.container_user == "0:0"
     assert identity.capabilities == ("CHOWN", "SETGID", "SETUID")
     assert identity.env["NB_UID"] == "1000"
     assert "HOME" not in identity.env
-    with pytest.raises(ConfigError, match="supplemental_gids.*start_as_root"):
-        resolve_identity(1000, 100, [5], start_as_root=True)
+    with pytest.raises(ConfigError, match=r"supplemental_gids.*drop_from_root"):
+        resolve_identity(1000, 100, [5], drop_from_root=True)
     with pytest.raises(ConfigError, match="root"):
-        resolve_identity(0, 100, start_as_root=True)
+        resolve_identity(0, 100, drop_from_root=True)
 
 
 BAD_IDS = [True, False, -1, MAX_ID + 1, 1.0, 1.5, None, "", "x", "-1", " 1", "١", "1" * 30, [1000]]
@@ -65,7 +65,9 @@ def test_bad_numbers_name_the_value_and_the_trait(value: object, field: str) -> 
     with pytest.raises(ConfigError) as error:
         resolve_identity(**arguments, source="auth_state")
     text = str(error.value)
-    assert f"GPUSpawner.{field}" in text and repr(value) in text and "auth_state" in text
+    assert f"GPUSpawner.{field}" in text
+    assert repr(value) in text
+    assert "auth_state" in text
     assert str(MAX_ID) in text
 
 
@@ -100,19 +102,19 @@ def test_root_only_where_allowed(uid: object, gid: object, groups: object, field
     uid=st.integers() | st.text(max_size=12),
     gid=st.integers() | st.text(max_size=12),
     groups=st.lists(st.integers() | st.text(max_size=12), max_size=3),
-    start_as_root=st.booleans(),
+    drop_from_root=st.booleans(),
 )
 def test_never_root_whatever_comes_in(
-    uid: object, gid: object, groups: object, start_as_root: bool
+    uid: object, gid: object, groups: object, drop_from_root: bool
 ) -> None:
     try:
-        identity = resolve_identity(uid, gid, groups, start_as_root=start_as_root)
+        identity = resolve_identity(uid, gid, groups, drop_from_root=drop_from_root)
     except ConfigError:
         return
     assert 0 < identity.uid <= MAX_ID
     assert 0 < identity.gid <= MAX_ID
     assert all(0 < int(group) <= MAX_ID for group in identity.group_add)
-    assert identity.container_user != "0:0" or start_as_root
+    assert identity.container_user != "0:0" or drop_from_root
 
 
 @pytest.mark.parametrize("name", ["ada", "_x", "a-b_c9", "a" * 32])

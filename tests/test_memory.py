@@ -130,7 +130,7 @@ def test_one_jax_name_and_the_right_value(
         return  # nothing of ours; what image and admin say is theirs
     asked = [name for name in (JAX_FRACTION, JAX_FRACTION_NEW) if name in admin]
     if asked:
-        assert jax == {name: "0.7" for name in asked}
+        assert jax == dict.fromkeys(asked, "0.7")
     else:
         assert jax == {JAX_FRACTION: decimal_text(fraction)}
     for name in (CUPY_LIMIT, TENSORFLOW_GROWTH):
