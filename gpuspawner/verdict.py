@@ -52,6 +52,8 @@ def _fits(mine: Claim, rivals: Iterable[Claim], inventory: Inventory) -> bool:
         near = loads(listed, inventory, device)
         if mine.size == 1 and any(c.bars_exclusive for c in near):
             return False
+        if mine.bars_exclusive and any(c.size == 1 for c in near):
+            return False
         if sum((c.size for c in near), Fraction(0)) + mine.size > 1:
             return False
     return True
