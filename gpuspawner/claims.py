@@ -145,8 +145,11 @@ class Claim:
 
     @property
     def decided(self) -> bool:
-        """True if it runs or ran: a rival that nobody can ask to yield any more."""
-        return self.row.state in LIVE_STATES or self.row.state == "exited"
+        """True if it runs or ran: a rival that nobody can ask to yield any more.
+
+        So is one in a state that we don't know (Podman has more of them).
+        """
+        return self.row.state != "created"
 
 
 @dataclass(frozen=True)
