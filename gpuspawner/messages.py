@@ -50,6 +50,11 @@ def gpus(count: int) -> str:
 # -- shortage ---------------------------------------------------------------------------------
 
 
+#: Whose need it is: said to somebody who pressed Start, and beside a profile on the form.
+_YOU = "you asked for"
+_THIS = "this needs"
+
+
 def none_free(shortage: Shortage, *, cpu_available: bool) -> str:
     """Why there is no card now, and what the user can do.
 
@@ -58,45 +63,45 @@ def none_free(shortage: Shortage, *, cpu_available: bool) -> str:
         cpu_available: the user may start a profile without a GPU.
     """
     if shortage.never or shortage.total == 0:
-        return f"{_never(shortage)} {_other_advice(cpu_available)}"
+        return f"{_never(shortage, _YOU)} {_other_advice(cpu_available)}"
     advice = (
         "You can start without a GPU, or try again in a few minutes."
         if cpu_available
         else "Please try again in a few minutes."
     )
-    return f"{_busy(shortage)} {advice} {_SAFE}"
+    return f"{_busy(shortage, _YOU)} {advice} {_SAFE}"
 
 
 def disabled(shortage: Shortage) -> str:
     """Why a profile can't be chosen on the form, in a few words."""
-    return _never(shortage) if shortage.never or shortage.total == 0 else _busy(shortage)
+    never = shortage.never or shortage.total == 0
+    return _never(shortage, _THIS) if never else _busy(shortage, _THIS)
 
 
-def _kind(request: Request) -> str:
+def _kind(request: Request, need: str) -> str:
     """What else than a number was asked for, to follow "GPU": `` with 40 GB``, or empty."""
     if request.models:
-        return " of the kind you asked for"
+        return f" of the kind {need}"
     return f" with {gigabytes(request.min_memory_mib)}" if request.min_memory_mib else ""
 
 
-def _never(shortage: Shortage) -> str:
+def _never(shortage: Shortage, need: str) -> str:
     request = shortage.request
     if shortage.total == 0:
         return "This machine has no GPU that can be used just now."
-    kind = _kind(request)
+    kind = _kind(request, need)
     if shortage.suitable == 0:
         return f"This machine has no GPU{kind}."
-    asked = f"you asked for {request.count}"
-    return f"This machine has only {gpus(shortage.suitable)}{kind}, {asked}."
+    return f"This machine has only {gpus(shortage.suitable)}{kind}, {need} {request.count}."
 
 
-def _busy(shortage: Shortage) -> str:
+def _busy(shortage: Shortage, need: str) -> str:
     request = shortage.request
-    kind = _kind(request)
+    kind = _kind(request, need)
     free = shortage.free_suitable
     if free:
         are = "is" if free == 1 else "are"
-        return f"{gpus(free)}{kind} {are} free, you asked for {request.count}."
+        return f"{gpus(free)}{kind} {are} free, {need} {request.count}."
     if shortage.free:
         return f"{gpus(shortage.free)} {_none_of(shortage.free)}{kind}."
     in_use = shortage.suitable - shortage.unavailable

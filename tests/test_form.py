@@ -227,7 +227,7 @@ def test_the_state_of_a_profile() -> None:
     one = state_of(Request(1), cards)
     assert (one.count, one.disabled) == ("1 of 3 GPUs free", "")
     two = state_of(Request(2), cards)
-    assert (two.free, two.disabled) == (1, "1 GPU is free, you asked for 2.")
+    assert (two.free, two.disabled) == (1, "1 GPU is free, this needs 2.")
     none = state_of(Request(1, min_memory_mib=48 * 1024), cards)
     assert (none.count, none.disabled) == ("", "This machine has no GPU with 48 GB.")
 
