@@ -66,7 +66,7 @@ def clean_engine(engine: Engine) -> Iterator[Engine]:
 @pytest.fixture(scope="session")
 def tiny_image(engine: Engine) -> str:
     """Name of the tiny server's image, loaded into the engine."""
-    return image.load_tiny(engine)
+    return image.load_tiny(engine.client)
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +78,7 @@ def tiny_image_all(tiny_image: str) -> str:
 @pytest.fixture(scope="session")
 def notebook_image(engine: Engine) -> str:
     """Name of the real notebook image, loaded into the engine."""
-    return image.load_notebook(engine)
+    return image.load_notebook(engine.client)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import docker
 
@@ -24,6 +24,9 @@ from .binaries import Binaries, current_binaries, machine_binaries
 from .bridge import Bridge, create_bridge, remove_bridge
 from .leftovers import clear_engine_folder, start_ticks
 from .machine import GroundError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 Kind = Literal["hook", "cdi"]
 
@@ -68,6 +71,7 @@ class Engine:
             kind: ``hook`` for the machine's dockerd with the stand-in for NVIDIA's hook, ``cdi``
                 for one that reads CDI specifications. One that reads them has both set up.
             uuids: ids of the cards, by default the product's four simulated ones.
+            live_restore: containers outlive their daemon.
             default_runtime: ``nvidia`` makes the stand-in runtime the engine's default.
             keep_data: keep images and volumes at :meth:`stop`.
             binaries: programs to use instead of those of ``kind``.
@@ -136,7 +140,7 @@ class Engine:
 
     # -- life -----------------------------------------------------------------------------------
 
-    def start(self) -> Engine:
+    def start(self) -> Self:
         """Start it and wait until it answers; a failed start leaves nothing behind.
 
         Raises:
@@ -181,7 +185,7 @@ class Engine:
             self._bridge = None
         self._remove_files()
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:

@@ -6,20 +6,22 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import requests
 
 from .engine import Engine
-from .machine import GroundError
+from .machine import GroundError, free_ports
 from .proxy import proxy_command
 from .student import Student, progress_events
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # in typing from Python 3.11 on
 
 PASSWORD = "gpuspawner"
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -84,19 +86,21 @@ class Hub:
 
         Args:
             folder: for its database, cookies, log and configuration.
+            engine: the users' servers run on it; the hub is told of it by ``DOCKER_HOST``.
             config: text after the built-in part, which sets ports, login (any name with
                 ``password``; ``admin`` is an admin), the service token and, with an engine, a
                 stock DockerSpawner on it.
             image: of the users' servers, with an engine.
             env: added to this process's environment.
             python: the interpreter whose jupyterhub runs.
+            password: for every name.
         """
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.token = secrets.token_hex(16)
         self.password = password
         self.python = python
-        port, hub_port, proxy_port = _free_ports(3)
+        port, hub_port, proxy_port = free_ports(3)
         self.url = f"http://127.0.0.1:{port}"
         text = _PRELUDE.format(
             url=self.url,
@@ -133,7 +137,7 @@ class Hub:
             self._prelude = prelude
         self.config_path.write_text(f"{self._prelude}\n{config}")
 
-    def start(self, timeout_seconds: float = 60) -> Hub:
+    def start(self, timeout_seconds: float = 60) -> Self:
         """Start it and wait until it answers.
 
         Raises:
@@ -181,7 +185,7 @@ class Hub:
         self.stop()
         self.start()
 
-    def __enter__(self) -> Hub:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
@@ -211,11 +215,7 @@ class Hub:
     def api(
         self, method: str, path: str, *, check: bool = True, **kwargs: Any
     ) -> requests.Response:
-        """Call ``/hub/api/<path>`` with the service token.
-
-        Args:
-            check: raise for an error status.
-        """
+        """Call ``/hub/api/<path>`` with the service token; ``check`` raises for an error status."""
         kwargs.setdefault("timeout", 60)
         url = f"{self.url}/hub/api/{path.lstrip('/')}"
         answer = self._session.request(method, url, **kwargs)
@@ -330,11 +330,3 @@ class Hub:
 
 def _server_path(name: str) -> str:
     return f"servers/{name}" if name else "server"
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

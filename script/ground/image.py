@@ -17,7 +17,6 @@ from pathlib import Path
 
 import docker
 
-from .engine import Engine
 from .machine import (
     GroundError,
     cache_dir,
@@ -29,7 +28,7 @@ from .machine import (
 )
 
 TINY = "gpuspawner-tiny:latest"
-#: The tiny image (its own user is root, as CUDA images have it) with ``NVIDIA_VISIBLE_DEVICES=all`` baked in.
+#: The same with ``NVIDIA_VISIBLE_DEVICES=all`` baked in, as CUDA images have it.
 TINY_ALL = "gpuspawner-tiny:all"
 NOTEBOOK = "gpuspawner-notebook:latest"
 
@@ -40,29 +39,34 @@ _TINY_SERVER = Path(__file__).with_name("tiny_server.py")
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _NOTEBOOK_PACKAGES = ("jupyterhub>=5.3", "jupyterlab>=4")
 _UNNEEDED = (
-    "usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info", "var/lib/apt/lists",
-    "var/cache/apt", "var/log", "usr/lib/python3/dist-packages/__pycache__",
-)  # fmt: skip
+    *("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"),
+    *("var/lib/apt/lists", "var/cache/apt", "var/log"),
+)
+#: What a tiny server does not need either; it is loaded into every engine.
+_UNNEEDED_IN_TINY = ("usr/share/perl", "usr/lib/*/perl-base", "usr/share/zoneinfo")
+_RECIPE_LABEL = "gpuspawner-ground.recipe"
 _RECIPE = 1  # raise it when the way the images are made changes
 
 
-def load_tiny(engine: Engine) -> str:
+def load_tiny(client: docker.APIClient) -> str:
     """Load the tiny image, both tags, into an engine; returns its name."""
-    if not _has(engine, TINY):
-        _import(engine, build_tiny(), TINY, ['CMD ["python3", "-I", "/srv/tiny_server.py"]'])
-        _tag_with_env(engine, TINY, TINY_ALL, {"NVIDIA_VISIBLE_DEVICES": "all"})
+    tar = build_tiny()
+    if not _has(client, TINY, tar.stem):
+        _import(client, tar, TINY, ['CMD ["python3", "-I", "/srv/tiny_server.py"]'])
+        _tag_with_env(client, TINY, TINY_ALL, {"NVIDIA_VISIBLE_DEVICES": "all"})
     return TINY
 
 
-def load_notebook(engine: Engine) -> str:
+def load_notebook(client: docker.APIClient) -> str:
     """Load the notebook image into an engine; returns its name."""
-    if not _has(engine, NOTEBOOK):
+    tar = build_notebook()
+    if not _has(client, NOTEBOOK, tar.stem):
         changes = [
             "ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin",
             f"USER {_UID}:{_GID}",
             'CMD ["jupyterhub-singleuser"]',
         ]
-        _import(engine, build_notebook(), NOTEBOOK, changes)
+        _import(client, tar, NOTEBOOK, changes)
     return NOTEBOOK
 
 
@@ -92,13 +96,9 @@ def build_tiny() -> Path:
         if tree is not None:
             run(["tar", "-C", tree, "-xf", base])
             shutil.copy(_TINY_SERVER, tree / "srv" / _TINY_SERVER.name)
-            # Lifecycle tests load it into every engine: what a server does not need goes.
-            for path in (
-                "usr/share/perl",
-                "usr/lib/x86_64-linux-gnu/perl-base",
-                "usr/share/zoneinfo",
-            ):
-                shutil.rmtree(tree / path, ignore_errors=True)
+            for pattern in _UNNEEDED_IN_TINY:
+                for path in tree.glob(pattern):
+                    shutil.rmtree(path)
     return target
 
 
@@ -109,9 +109,9 @@ def build_notebook() -> Path:
         if tree is not None:
             run(["tar", "-C", tree, "-xf", base])
             with _network_of_this_machine(tree) as env:
-                chroot = ["chroot", tree]
-                run([*chroot, "python3", "-m", "venv", "/opt/venv"], env=env)
-                pip = [*chroot, "/opt/venv/bin/pip", "--no-cache-dir", "install"]
+                inside = ("chroot", str(tree))
+                run([*inside, "python3", "-m", "venv", "/opt/venv"], env=env)
+                pip = (*inside, "/opt/venv/bin/pip", "--no-cache-dir", "install")
                 run([*pip, *_NOTEBOOK_PACKAGES], env=env, timeout_seconds=1800)
     return target
 
@@ -169,27 +169,29 @@ def _network_of_this_machine(tree: Path) -> Iterator[Mapping[str, str]]:
         resolv.unlink()
 
 
-def _has(engine: Engine, name: str) -> bool:
+def _has(client: docker.APIClient, name: str, recipe: str) -> bool:
+    """True if the engine has the image, made by this very recipe."""
     try:
-        engine.client.inspect_image(name)
+        labels = client.inspect_image(name)["Config"]["Labels"] or {}
     except docker.errors.ImageNotFound:
         return False
-    return True
+    return bool(labels.get(_RECIPE_LABEL) == recipe)
 
 
-def _import(engine: Engine, tar: Path, name: str, changes: list[str]) -> None:
+def _import(client: docker.APIClient, tar: Path, name: str, changes: list[str]) -> None:
     repository, _, tag = name.partition(":")
-    changes = ["ENV LANG=C.UTF-8", f"ENV HOME={_HOME}", f"WORKDIR {_HOME}", *changes]
-    engine.client.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
-    if not _has(engine, name):
+    common = ["ENV LANG=C.UTF-8", f"ENV HOME={_HOME}", f"WORKDIR {_HOME}"]
+    changes = [*common, f"LABEL {_RECIPE_LABEL}={tar.stem}", *changes]
+    client.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
+    if not _has(client, name, tar.stem):
         raise GroundError(f"the engine took {tar} without making image {name}")
 
 
-def _tag_with_env(engine: Engine, base: str, name: str, env: Mapping[str, str]) -> None:
+def _tag_with_env(client: docker.APIClient, base: str, name: str, env: Mapping[str, str]) -> None:
     repository, _, tag = name.partition(":")
-    container = engine.client.create_container(base)["Id"]
+    container = client.create_container(base)["Id"]
     try:
         changes = [f"ENV {key}={value}" for key, value in env.items()]
-        engine.client.commit(container, repository, tag, changes=changes)
+        client.commit(container, repository, tag, changes=changes)
     finally:
-        engine.client.remove_container(container)
+        client.remove_container(container)

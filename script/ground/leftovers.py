@@ -100,4 +100,4 @@ def _remove_cgroups(container: str) -> None:
         for folder, _, _ in os.walk(parent / container, topdown=False):
             # A cgroup that the kernel still empties goes by itself or at the next clearing.
             with contextlib.suppress(OSError):
-                os.rmdir(folder)
+                Path(folder).rmdir()

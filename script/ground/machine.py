@@ -7,9 +7,10 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,8 +92,7 @@ def run(
         env=dict(env) if env is not None else None,
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         errors="replace",
         timeout=timeout_seconds,
@@ -102,6 +102,15 @@ def run(
         tail = (done.stdout + done.stderr).strip()[-3000:]
         raise GroundError(f"{shlex.join(words)} ended with {done.returncode}:\n{tail}")
     return done.stdout
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on 127.0.0.1 that nothing uses at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 def os_release(root: Path = Path("/")) -> dict[str, str]:
@@ -151,10 +160,8 @@ def _one_line(line: str) -> AptSource | None:
     words = match["rest"].split()
     if len(words) < 2:
         return None
-    options = dict(
-        (key.lower(), value)
-        for key, _, value in (o.partition("=") for o in (match["options"] or "").split())
-    )
+    pairs = (option.partition("=") for option in (match["options"] or "").split())
+    options = {key.lower(): value for key, _, value in pairs}
     return AptSource(
         uri=words[0],
         suites=(words[1],),

@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 URL = urlsplit(os.environ.get("JUPYTERHUB_SERVICE_URL", "http://0.0.0.0:8888/"))
@@ -36,7 +37,7 @@ def facts() -> dict[str, object]:
         "uid": os.getuid(),
         "gid": os.getgid(),
         "groups": sorted(os.getgroups()),
-        "dev": sorted(os.listdir("/dev")),
+        "dev": sorted(path.name for path in Path("/dev").iterdir()),
         "home": os.environ.get("HOME", ""),
         "argv": sys.argv,
         "pid": os.getpid(),
@@ -44,6 +45,8 @@ def facts() -> dict[str, object]:
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Answers below the prefix, whatever the path that is asked."""
+
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -56,8 +59,7 @@ class Handler(BaseHTTPRequestHandler):
             os._exit(int(query.get("code", "0")))
         elif path == "read":
             try:
-                with open(query["path"], encoding="utf-8") as file:
-                    self.answer(200, {"content": file.read()})
+                self.answer(200, {"content": Path(query["path"]).read_text(errors="replace")})
             except OSError as error:
                 self.answer(404, {"error": str(error)})
         else:
@@ -69,14 +71,13 @@ class Handler(BaseHTTPRequestHandler):
         if path != "write":
             self.answer(404, {"error": f"nothing takes a POST at {self.path}"})
             return
-        target = os.path.join(os.environ.get("HOME", "/"), query["name"])
+        target = Path(os.environ.get("HOME", "/"), query["name"])
         try:
-            with open(target, "wb") as file:
-                file.write(body)
+            target.write_bytes(body)
         except OSError as error:
             self.answer(500, {"error": str(error)})
         else:
-            self.answer(200, {"written": target})
+            self.answer(200, {"written": str(target)})
 
     def parts(self) -> tuple[str, dict[str, str]]:
         url = urlsplit(self.path)
@@ -92,7 +93,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_request(self, *args: object) -> None:
         """Say nothing."""
 
 
@@ -103,6 +104,7 @@ def stop(*_: object) -> None:
 
 
 def main() -> None:
+    """Serve until told to stop."""
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     if "TINY_EXIT" in os.environ:
