@@ -159,11 +159,11 @@ def parse_asks(
     why: list[str] = []
     capabilities: list[frozenset[str]] = []
 
-    for request in host.get("DeviceRequests") or ():
+    for request in _objects(host, "DeviceRequests"):
         if _read_request(request, ids, counts, cdi, capabilities):
             why.append("device request")
-    for device in host.get("Devices") or ():
-        path = str(device.get("PathOnHost", ""))
+    for device in _objects(host, "Devices"):
+        path = str(device.get("PathOnHost") or "")
         node = _NODE.match(path)
         if node:
             minors.add(int(node[1]))
@@ -182,7 +182,12 @@ def parse_asks(
     for target in _mount_targets(host, inspection):
         if target.startswith(_MOUNT_ROOT + "/"):
             _read_mount(target[len(_MOUNT_ROOT) + 1 :], ids, cdi)
+            capabilities.append(_words(env.get("NVIDIA_DRIVER_CAPABILITIES", "")))
             why.append(f"mount {target}")
+
+    # The variable, and a request by id from Docker 29.2 on, may name a card by its CDI name.
+    by_cdi = {i for i in ids if _nvidia_cdi(i)}
+    ids, cdi = ids - by_cdi, cdi | by_cdi
 
     manner: Manner = "nothing"
     if ids or minors or counts or cdi:
@@ -213,7 +218,8 @@ def _read_request(
 ) -> bool:
     """Add one device request to the sets; True if it is for NVIDIA GPUs."""
     driver = str(request.get("Driver") or "").lower()
-    words = frozenset(w.lower() for group in request.get("Capabilities") or () for w in group)
+    groups = request.get("Capabilities") or ()
+    words = frozenset(w.lower() for group in groups for w in group or ())
     wanted = [str(i) for i in request.get("DeviceIDs") or ()]
     if driver == "cdi":
         mine = [name for name in wanted if _nvidia_cdi(name)]
@@ -222,7 +228,6 @@ def _read_request(
         return bool(mine)
     if driver not in ("", "nvidia") or not (driver == "nvidia" or "gpu" in words):
         return False
-    # From Docker 29.2 a GPU request by id may be answered through CDI; the ids are the same.
     ids |= {*wanted}
     count = int(request.get("Count") or 0)
     if count and not wanted:
@@ -267,18 +272,18 @@ def _mount_targets(host: Mapping[str, Any], inspection: Mapping[str, Any]) -> It
         parts = str(bind).split(":")
         if len(parts) > 1:
             yield parts[1]
-    for mount in host.get("Mounts") or ():
-        yield str(mount.get("Target", ""))
-    for mount in inspection.get("Mounts") or ():
-        yield str(mount.get("Destination", ""))
+    for mount in _objects(host, "Mounts"):
+        yield str(mount.get("Target") or "")
+    for mount in _objects(inspection, "Mounts"):
+        yield str(mount.get("Destination") or "")
 
 
 def _may_use(host: Mapping[str, Any]) -> bool:
     if host.get("Privileged") or host.get("DeviceCgroupRules"):
         return True
     sources = [str(b).split(":")[0] for b in host.get("Binds") or ()]
-    sources += [str(m.get("Source", "")) for m in host.get("Mounts") or ()]
-    sources += [str(d.get("PathOnHost", "")) for d in host.get("Devices") or ()]
+    sources += [str(m.get("Source") or "") for m in _objects(host, "Mounts")]
+    sources += [str(d.get("PathOnHost") or "") for d in _objects(host, "Devices")]
     return any(s.rstrip("/") in ("/dev", "") and s for s in sources)
 
 
@@ -292,7 +297,7 @@ def _is_observer(
         return True
     if (config.get("Labels") or {}).get(names.LABEL_ROLE) == names.ROLE_OBSERVER:
         return True
-    repository = image_repository(str(config.get("Image", "")))
+    repository = image_repository(str(config.get("Image") or ""))
     return any(
         repository == known or repository.endswith("/" + known)
         for known in (*observers, *KNOWN_OBSERVERS)
@@ -304,6 +309,11 @@ def image_repository(image: str) -> str:
     image = image.partition("@")[0]
     head, slash, last = image.rpartition("/")
     return head + slash + last.partition(":")[0]
+
+
+def _objects(parent: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """A list of objects that may be absent, null, or have nulls in it."""
+    return [one for one in parent.get(key) or () if one]
 
 
 def _env(entries: Iterable[str] | None) -> dict[str, str]:
