@@ -25,6 +25,7 @@ _MAX_KEYS = 64
 
 UNLISTED = "unlisted-choice"
 UNLISTED_SUFFIX = f"--{UNLISTED}"
+_LINK_PREFIX = "opt-"
 _FORM_PREFIX = "profile-option-"
 #: Form fields that are the hub's own.
 _HUB_FIELDS = frozenset({"_xsrf"})
@@ -60,9 +61,15 @@ def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         OptionsError: a field is repeated, is no text, or is an uploaded file.
     """
-    fields = {
-        key: _single(key, values) for key, values in formdata.items() if key not in _HUB_FIELDS
-    }
+    fields: dict[str, str] = {}
+    for field, values in formdata.items():
+        if field in _HUB_FIELDS:
+            continue
+        # In links, options may be marked by a prefix; JupyterHub 6 takes it off itself, 5 does not.
+        key = field.removeprefix(_LINK_PREFIX)
+        if key in fields:
+            raise _error(f"form field {messages.echo(key)} came twice", messages.not_one_text(key))
+        fields[key] = _single(key, values)
     plain = {k: v for k, v in fields.items() if not k.startswith(_FORM_PREFIX)}
     if plain.get("image") == "":  # the form's text field, left empty
         del plain["image"]

@@ -112,20 +112,21 @@ def refusal_from_fault(fault: EngineFault) -> GPURefusal:
 def shield_failure_count(spawner: Any) -> None:
     """Keep this spawn's refusal out of JupyterHub 5's count of consecutive failures.
 
-    To be called before a :class:`GPURefusal` leaves the spawner. JupyterHub 5 adds one to
-    ``settings["failure_count"]`` when the spawn's future ends, and exits at the spawner's
-    ``consecutive_failure_limit``. The limit is lifted on this spawner until then, so that a
+    To be called before a :class:`GPURefusal` leaves the spawner. When the spawn's future ends,
+    JupyterHub 5 adds one to ``settings["failure_count"]`` of its web application, and exits at
+    the spawner's ``consecutive_failure_limit``. The limit is lifted on this spawner until then, so that a
     refusal can't be the last straw, and the one is taken off right after it was added. Taking it
     off beforehand would go wrong whenever a sibling's success sets the count to zero meanwhile.
 
-    Does nothing on JupyterHub 6, or where the hub does not count (no future of the hub's).
+    Does nothing on JupyterHub 6, or where the hub does not count (no request).
     """
     future = getattr(spawner, "_spawn_future", None)
-    if not COUNTED_AS_FAILURE or future is None or future.done():
+    handler = getattr(spawner, "handler", None)
+    if not COUNTED_AS_FAILURE or handler is None or future is None or future.done():
         return
     if getattr(spawner, "shielded_spawn", None) is future:
         return
-    settings = spawner.user.settings
+    settings = handler.settings  # the dict that counts; spawner.user.settings is another one
     limit = spawner.consecutive_failure_limit
     spawner.shielded_spawn = future
     spawner.consecutive_failure_limit = 0

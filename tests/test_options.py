@@ -226,6 +226,7 @@ def test_links_and_empty_forms() -> None:
         "profile": "one-gpu", "size": "l"
     }  # fmt: skip
     assert options_from_form({"_xsrf": ["x"]}) == {}
+    assert options_from_form({"opt-profile": ["cpu"]}) == {"profile": "cpu"}
     assert options_from_form({"profile": ["cpu"], "image": [""]}) == {"profile": "cpu"}
 
 
@@ -236,6 +237,7 @@ def test_links_and_empty_forms() -> None:
         {"profile": []},
         {"profile": [b"a"]},
         {"profile": None},
+        {"profile": ["a"], "opt-profile": ["a"]},
         {"notes_file": [{"filename": "x", "body": b"y"}]},
         {"profile-option-one-gpu--size": ["l"]},
     ],

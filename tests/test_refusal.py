@@ -125,11 +125,13 @@ class Hub5:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         self.aborted = False
-        self.user = SimpleNamespace(settings=self.settings)
+        self.handler = SimpleNamespace(settings=self.settings)
 
     def spawn(self, shield: bool = True) -> tuple[Any, asyncio.Future[None]]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        spawner = SimpleNamespace(_spawn_future=future, consecutive_failure_limit=3, user=self.user)
+        spawner = SimpleNamespace(
+            _spawn_future=future, consecutive_failure_limit=3, handler=self.handler
+        )
 
         def track(f: asyncio.Future[None]) -> None:
             if f.cancelled() or f.exception() is None:
