@@ -35,7 +35,6 @@ class Row:
 
     Attributes:
         created: seconds since the epoch, by the engine's clock, as the list shows them.
-        status: the engine's own phrase ("Exited (0) 3 seconds ago"); only compared, never parsed.
     """
 
     id: str
@@ -45,7 +44,6 @@ class Row:
     labels: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     image: str = ""
-    status: str = ""
 
     @property
     def order(self) -> tuple[int, str]:

@@ -84,7 +84,6 @@ class Engine:
         self._list_timeout_seconds = list_timeout_seconds
         self._info_max_age_seconds = info_max_age_seconds
         self._asks: dict[str, Asks] = {}
-        self._finished: dict[str, tuple[str, Detail]] = {}
         self._info: EngineInfo | None = None
         self._info_at = 0.0
         self._current: asyncio.Future[Survey] | None = None
@@ -225,9 +224,8 @@ class Engine:
     ) -> tuple[dict[str, Detail], list[Row]]:
         wanted = [r for r in listing.rows if needs_detail(r)]
         listed = {r.id for r in wanted}
-        for cache in (self._asks, self._finished):
-            for gone in cache.keys() - listed:
-                del cache[gone]
+        for gone in self._asks.keys() - listed:
+            del self._asks[gone]
         details: dict[str, Detail] = {}
         ask: list[Row] = []
         for row in wanted:
@@ -247,15 +245,13 @@ class Engine:
 
     def _known(self, row: Row) -> Detail | None:
         """The cached detail, where nothing that can change matters."""
-        if not row.ours:
-            asks = self._asks.get(row.id)
-            if asks is None:
-                return None
-            if asks.manner != "holds" or row.state not in ("created", "exited"):
-                return Detail(asks)
-        # A finish time changes only with a restart, and then the engine's phrase changes too.
-        status, detail = self._finished.get(row.id, ("", Detail()))
-        return detail if row.state == "exited" and status == row.status else None
+        asks = self._asks.get(row.id)
+        if row.ours or asks is None:
+            return None
+        if asks.manner == "holds" and row.state in ("created", "exited"):
+            # Asked each time: while a start is inside, only the silence of the inspection tells.
+            return None
+        return Detail(asks)
 
     def _inspect_detail(self, row: Row, facts: EngineFacts) -> Detail | None:
         """One inspection, in a thread; None where it gave no answer in time."""
@@ -267,15 +263,12 @@ class Engine:
             return None
         asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)
         state = answer.get("State") or {}
-        detail = Detail(
+        self._asks[row.id] = asks
+        return Detail(
             asks=asks,
             error=str(state.get("Error") or ""),
             finished_at=read_time(state.get("FinishedAt")),
         )
-        self._asks[row.id] = asks
-        if row.state == "exited":
-            self._finished[row.id] = (row.status, detail)
-        return detail
 
     # -- removal --------------------------------------------------------------------------------
 
@@ -326,7 +319,6 @@ def read_row(item: Mapping[str, Any]) -> Row:
         labels=dict(item.get("Labels") or {}),
         names=tuple(item.get("Names") or ()),
         image=str(item.get("Image") or ""),
-        status=str(item.get("Status") or ""),
     )
 
 

@@ -53,7 +53,6 @@ def ours(
     lease: str = "L1",
     created: int = 1000,
     image_id: str = IMAGE,
-    status: str = "",
     **labels: str,
 ) -> Row:
     """A row of a gpuspawner hub; further labels without their prefix."""
@@ -65,7 +64,6 @@ def ours(
         state=state,
         labels={f"gpuspawner.{key}": value for key, value in own.items()},
         names=(f"/{id}",),
-        status=status,
     )
 
 
