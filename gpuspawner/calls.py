@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar
 
-from docker.errors import APIError
+from docker.errors import DockerException
 
 from .engine import NO_ANSWER, Engine
 
@@ -77,7 +77,8 @@ class Ticket:
             self._busy += 1
         try:
             return work()
-        except APIError:
+        except DockerException:
+            # The engine's answer, or docker-py refused by itself and sent nothing.
             raise
         except NO_ANSWER:
             self._unanswered = True
