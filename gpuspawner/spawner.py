@@ -14,11 +14,14 @@ from traitlets import default
 
 from . import messages
 from .errors import GPUSpawnerError, OptionsError
+from .form import ProfileState, render, state_of
 from .options import options_from_form
-from .placement import Shortage, place
-from .profiles import Profile
 from .refusal import refusal_from_error
 from .standing import Standing
+
+
+#: On the form where the GPUs don't exist.
+SIMULATED = "These GPUs are simulated: servers start and stop as usual, but nothing computes."
 
 
 class GPUSpawner(Standing):
@@ -49,8 +52,6 @@ class GPUSpawner(Standing):
         return lambda spawner, options: None
 
     async def _form(self) -> str:
-        from . import form
-
         """The spawn form with live counts; empty where there is nothing to choose."""
         allowed = self.profiles.allowed(self.user.name, self.group_names)
         notice = str(self.form_notice)
@@ -58,24 +59,20 @@ class GPUSpawner(Standing):
             await self.pool.engine.connect()
             self.pool.start_cleaner()
             view = await self.pool.view()
-            cards = self.pool.cards(view)
-            states = {p.slug: self._card_state(p, cards) for p in allowed}
         except GPUSpawnerError as error:
             self.log.warning("The form has no counts: %s", error)
-            states = {
-                p.slug: form.ProfileState(disabled=messages.cards_unknown(cpu_available=True))
-                for p in allowed
-                if p.request.count
-            }
-        return form.render(
+            unknown = ProfileState(disabled=messages.cards_unknown(cpu_available=True))
+            states = {p.slug: unknown for p in allowed if p.request.count}
+        else:
+            cards = self.pool.cards(view)
+            states = {p.slug: state_of(p.request, cards) for p in allowed}
+            if view.inventory.source == "simulated":
+                notice = notice or SIMULATED
+        return render(
             allowed,
             states,
-            last=self.last_options or {},
+            last=self.last_options,
             images=self._get_allowed_images(),
+            image=str(self.image),
             notice=notice,
         )
-
-    def _card_state(self, profile: Profile, cards: Any) -> Any:
-        chosen = place(profile.request, cards)
-        disabled = messages.disabled(chosen) if isinstance(chosen, Shortage) else ""
-        return form.ProfileState(disabled=disabled)

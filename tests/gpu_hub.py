@@ -44,6 +44,18 @@ def cards_in_use(engine: Engine) -> Counter[str]:
 
 
 def inside(hub: Hub, user: str, name: str = "") -> dict[str, Any]:
-    """What the user's server says it was given."""
-    answer: dict[str, Any] = hub.user_get(user, "env", name).json()
-    return answer
+    """What the user's server says it was given.
+
+    Asked again after a 503: the proxy may first try a connection that it kept open to an earlier
+    container of the same address.
+    """
+    answers: list[dict[str, Any]] = []
+
+    def told() -> bool:
+        answer = hub.user_get(user, "env", name)
+        if answer.ok:
+            answers.append(answer.json())
+        return answer.ok
+
+    hub.wait(told, f"server of {user} tells its environment", timeout_seconds=10)
+    return answers[-1]

@@ -111,14 +111,16 @@ def test_many_at_once_get_exactly_the_cards_there_are(
     engine: Engine, tiny_image: str, tmp_path: Path
 ) -> None:
     users = [f"many{n}" for n in range(100)]
-    with gpu_hub(tmp_path, engine, tiny_image) as hub:
+    # Every POST is answered with its end, however busy the machine is.
+    patient = 'c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 120}'
+    with gpu_hub(tmp_path, engine, tiny_image, patient) as hub:
         hub.add_users(*users)
         with ThreadPoolExecutor(100) as pool:
             answers = list(
                 pool.map(lambda user: hub.start_server(user, ONE, check=False), users)
             )
         refused = [a for a in answers if a.status_code == 503]
-        granted = [u for u, a in zip(users, answers, strict=True) if a.status_code in (201, 202)]
+        granted = [u for u, a in zip(users, answers, strict=True) if a.status_code == 201]
         assert (len(granted), len(refused)) == (4, 96)
         assert all("in use just now" in a.json()["message"] for a in refused)
         for user in granted:
