@@ -54,7 +54,7 @@ class Engine:
     Args:
         make_client: builds a ``docker.APIClient``; called once, in a thread, since it may ask the
             engine for its version.
-        threads: how many calls may be under way at once.
+        threads: how many orders may be under way at once, and as many questions.
         observers: image repositories whose containers only monitor.
         inspect_timeout_seconds: an inspection that takes longer tells that the container is
             starting; the row then counts as unknown.
@@ -77,6 +77,8 @@ class Engine:
         self._client: Any = None
         self._client_lock = threading.Lock()
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-engine")
+        # Questions have threads of their own: slow creates and pulls must not hold up a refusal.
+        self._asking = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-ask")
         self.observers = tuple(observers)
         self.own_ids = tuple(own_ids)
         self._inspect_timeout_seconds = inspect_timeout_seconds
@@ -106,6 +108,9 @@ class Engine:
         """Run in a thread. Cancelling the wait does not end the call."""
         return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
 
+    async def _ask(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._asking, function, *args)
+
     async def connect(self) -> None:
         """Make the client, off the event loop.
 
@@ -127,7 +132,7 @@ class Engine:
         now = asyncio.get_running_loop().time()
         if self._info is None or now - self._info_at > self._info_max_age_seconds:
             try:
-                answer = await self.run(self._get_json, "/info", self._list_timeout_seconds)
+                answer = await self._ask(self._get_json, "/info", self._list_timeout_seconds)
             except NO_ANSWER as error:
                 raise _unreachable(error) from error
             self._info, self._info_at = read_info(answer), now
@@ -180,7 +185,7 @@ class Engine:
             EngineUnknown: no usable answer.
         """
         try:
-            return await self.run(self._list)
+            return await self._ask(self._list)
         except NO_ANSWER as error:
             raise _unreachable(error) from error
 
@@ -208,7 +213,7 @@ class Engine:
             EngineUnknown: no usable answer.
         """
         try:
-            answer: Mapping[str, Any] = await self.run(
+            answer: Mapping[str, Any] = await self._ask(
                 self._get_json, f"/containers/{container_id}/json", self._list_timeout_seconds
             )
         except APIError as error:
@@ -235,7 +240,7 @@ class Engine:
             else:
                 details[row.id] = known
         unknown = []
-        answers = await asyncio.gather(*(self.run(self._inspect_detail, r, facts) for r in ask))
+        answers = await asyncio.gather(*(self._ask(self._inspect_detail, r, facts) for r in ask))
         for row, detail in zip(ask, answers, strict=True):
             if detail is None:
                 unknown.append(row)
@@ -300,6 +305,7 @@ class Engine:
     def close(self) -> None:
         """Let the threads end; calls under way are still finished."""
         self.executor.shutdown(wait=False)
+        self._asking.shutdown(wait=False)
 
 
 def _unreachable(error: BaseException) -> EngineUnknown:

@@ -26,7 +26,7 @@ def make_client(tls_config: dict[str, Any], client_kwargs: dict[str, Any], threa
 
     It asks the engine for its version, so call it in a thread.
     """
-    kwargs: dict[str, Any] = {"version": "auto", "max_pool_size": threads}
+    kwargs: dict[str, Any] = {"version": "auto", "max_pool_size": 2 * threads}
     if tls_config:
         kwargs["tls"] = docker.tls.TLSConfig(**tls_config)
     kwargs.update(kwargs_from_env())
