@@ -42,6 +42,9 @@ class Cleaner:
                 await self.clean()
             except EngineUnknown as error:
                 self._log.warning("The cleaner can't look: %s", error)
+            except Exception:
+                # For ever: a fault, say of the hub's database, costs one round only.
+                self._log.exception("A round of the cleaner failed")
             await asyncio.sleep(interval_seconds)
 
     async def clean(self) -> None:
