@@ -114,9 +114,10 @@ def shield_failure_count(spawner: Any) -> None:
 
     To be called before a :class:`GPURefusal` leaves the spawner. When the spawn's future ends,
     JupyterHub 5 adds one to ``settings["failure_count"]`` of its web application, and exits at
-    the spawner's ``consecutive_failure_limit``. The limit is lifted on this spawner until then, so that a
-    refusal can't be the last straw, and the one is taken off right after it was added. Taking it
-    off beforehand would go wrong whenever a sibling's success sets the count to zero meanwhile.
+    the spawner's ``consecutive_failure_limit``. The limit is lifted on this spawner until then,
+    so that a refusal can't be the last straw, and the one is taken off right after it was added.
+    Taking it off beforehand would go wrong whenever a sibling's success sets the count to zero
+    meanwhile.
 
     Does nothing on JupyterHub 6, or where the hub does not count (no request).
     """
