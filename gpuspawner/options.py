@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from . import messages
+from . import messages, replies
 from .errors import ForbiddenProfile, OptionsError
 from .profile_options import PLACEHOLDER, ProfileOption, UnlistedChoice
 from .profiles import Profile, ProfileList, default_profile
@@ -68,7 +68,7 @@ def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
         # In links, options may be marked by a prefix; JupyterHub 6 takes it off itself, 5 does not.
         key = field.removeprefix(_LINK_PREFIX)
         if key in fields:
-            raise _error(f"form field {messages.echo(key)} came twice", messages.not_one_text(key))
+            raise _error(f"form field {messages.echo(key)} came twice", replies.not_one_text(key))
         fields[key] = _single(key, values)
     plain = {k: v for k, v in fields.items() if not k.startswith(_FORM_PREFIX)}
     if plain.get("image") == "":  # the form's text field, left empty
@@ -76,7 +76,7 @@ def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
     slug = plain.get("profile")
     if slug is None:
         if any(key.startswith(_FORM_PREFIX) for key in fields):
-            raise _error("options came without a profile", messages.choose_profile())
+            raise _error("options came without a profile", replies.choose_profile())
         return plain
     prefix = f"{_FORM_PREFIX}{slug}--"
     own = {k[len(prefix) :]: v for k, v in fields.items() if k.startswith(prefix)}
@@ -91,7 +91,7 @@ def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
     chosen = {k: v for k, v in own.items() if v != UNLISTED}
     missing = [k for k, v in own.items() if v == UNLISTED and k + UNLISTED_SUFFIX not in own]
     if missing:
-        raise _error(f"option {missing[0]!r}: no text was given", messages.text_missing())
+        raise _error(f"option {missing[0]!r}: no text was given", replies.text_missing())
     return {**plain, **chosen}
 
 
@@ -125,7 +125,7 @@ def parse_options(
             raise _error(
                 f"unknown option {messages.echo(key)}; profile {profile.slug!r} knows "
                 f"{', '.join(known)}",
-                messages.unknown_option(key, known),
+                replies.unknown_option(key, known),
             )
     options = {"profile": profile.slug}
     overrides = [profile.override]
@@ -145,7 +145,7 @@ def _single(key: str, values: Any) -> str:
     if isinstance(values, str):
         return values
     if not isinstance(values, Sequence) or len(values) != 1 or not isinstance(values[0], str):
-        raise _error(f"form field {messages.echo(key)} is not one text", messages.not_one_text(key))
+        raise _error(f"form field {messages.echo(key)} is not one text", replies.not_one_text(key))
     return values[0]
 
 
@@ -154,16 +154,16 @@ def _plain_dict(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise _error(
             f"user_options is {messages.echo(value)}; allowed is a dict of text to text",
-            messages.not_a_dict(),
+            replies.not_a_dict(),
         )
     if len(value) > _MAX_KEYS:
-        raise _error(f"user_options has {len(value)} keys", messages.too_many_options())
+        raise _error(f"user_options has {len(value)} keys", replies.too_many_options())
     plain = {}
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise _error(
                 f"option {messages.echo(key)} is {messages.echo(text)}; allowed is one text",
-                messages.not_one_text(key),
+                replies.not_one_text(key),
             )
         plain[key] = text
     return plain
@@ -187,7 +187,7 @@ def _profile(
         raise _error(
             f"unknown profile {messages.echo(sent['profile'])}; open to {user!r} are "
             f"{', '.join(slugs) or 'none'}",
-            messages.unknown_profile(sent["profile"], slugs),
+            replies.unknown_profile(sent["profile"], slugs),
         )
     if profile not in allowed:
         raise ForbiddenProfile(
@@ -217,7 +217,7 @@ def _answer(
         if option.key in sent:
             raise _error(
                 f"both {option.key!r} and {free_key!r} were sent; allowed is one of them",
-                messages.both_given(option.display_name),
+                replies.both_given(option.display_name),
             )
         text = sent[free_key]
         _check_text(option, option.unlisted, text)
@@ -232,7 +232,7 @@ def _answer(
         raise _error(
             f"unknown choice {messages.echo(key)} for option {option.key!r}; allowed are "
             f"{', '.join(keys)}",
-            messages.unknown_choice(key, option.display_name, keys),
+            replies.unknown_choice(key, option.display_name, keys),
         )
     overrides.append(choice.override)
     return {option.key: choice.key}
@@ -249,7 +249,7 @@ def _check_text(option: ProfileOption, unlisted: UnlistedChoice, text: str) -> N
     raise _error(
         f"text {messages.echo(text)} for option {option.key!r} does not fit: {wanted}, at most "
         f"{MAX_VALUE_CHARS} characters, no braces",
-        unlisted.message or messages.text_does_not_fit(text, option.display_name),
+        unlisted.message or replies.text_does_not_fit(text, option.display_name),
     )
 
 
@@ -270,12 +270,12 @@ def _image(key: str, allowed_images: AllowedImages) -> tuple[str, str]:
     """The key as sent, and the image it stands for."""
     if allowed_images == "*":
         if len(key) > MAX_VALUE_CHARS or not _IMAGE.fullmatch(key):
-            raise _error(f"{messages.echo(key)} is not the name of an image", messages.bad_image())
+            raise _error(f"{messages.echo(key)} is not the name of an image", replies.bad_image())
         return key, key
     images = allowed_images or {}
     if key not in images:
         raise _error(
             f"image {messages.echo(key)} is not in allowed_images: {', '.join(images)}",
-            messages.unknown_choice(key, "image", list(images)),
+            replies.unknown_choice(key, "image", list(images)),
         )
     return key, images[key]

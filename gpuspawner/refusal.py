@@ -17,7 +17,7 @@ import jupyterhub.spawner
 from markupsafe import escape
 from tornado.web import HTTPError
 
-from . import messages, names
+from . import messages, names, replies
 from .errors import EngineUnknown, ForbiddenProfile, OptionsError, ProbeError
 from .faults import EngineFault
 
@@ -85,7 +85,7 @@ def refusal_from_error(error: Exception) -> GPURefusal:
         text = user or messages.nothing_allowed()
         return GPURefusal(text, reason=names.REASON_FORBIDDEN, status=403, admin_message=admin)
     if isinstance(error, OptionsError):
-        text = user or messages.choose_profile()
+        text = user or replies.choose_profile()
         return GPURefusal(text, reason=names.REASON_OPTIONS, status=400, admin_message=admin)
     if isinstance(error, EngineUnknown):
         text = user or messages.engine_down()

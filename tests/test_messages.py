@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuspawner import messages
+from gpuspawner import messages, replies
 from gpuspawner.placement import Card, Placement, Request, Shortage, place
 
 #: Never on a student's screen: our own words, the engine's, device ids.
@@ -219,10 +219,10 @@ FIXED = [
     messages.engine_down(), messages.all_disabled(), messages.start_failed(),
     messages.out_of_space(),
     messages.card_gone(), messages.cancelled(), messages.home_refused(),
-    messages.settings_refused(), messages.nothing_allowed(), messages.choose_profile(),
-    messages.text_missing(), messages.bad_image(), messages.too_many_options(),
+    messages.settings_refused(), messages.nothing_allowed(), replies.choose_profile(),
+    replies.text_missing(), replies.bad_image(), replies.too_many_options(),
     messages.cards_unknown(cpu_available=True), messages.cards_unknown(cpu_available=False),
-    messages.image_too_new("a", "", ""), messages.not_one_text(7),
+    messages.image_too_new("a", "", ""), replies.not_one_text(7),
 ]  # fmt: skip
 
 
@@ -237,12 +237,12 @@ anything = st.text(max_size=300) | st.sampled_from(["x" * 10_000_000, "a b c d e
 @given(anything, st.lists(st.text(max_size=80), max_size=12))
 def test_what_a_user_sends_comes_back_short_and_printable(sent: str, allowed: list[str]) -> None:
     for text in (
-        messages.unknown_profile(sent, allowed),
-        messages.unknown_option(sent, allowed),
-        messages.unknown_choice(sent, sent, allowed),
-        messages.text_does_not_fit(sent, sent),
-        messages.not_one_text(sent),
-        messages.both_given(sent),
+        replies.unknown_profile(sent, allowed),
+        replies.unknown_option(sent, allowed),
+        replies.unknown_choice(sent, sent, allowed),
+        replies.text_does_not_fit(sent, sent),
+        replies.not_one_text(sent),
+        replies.both_given(sent),
         messages.forbidden(sent),
         messages.image_missing(sent),
         messages.image_slow(sent),
