@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
@@ -13,7 +13,7 @@ from traitlets.config import Config, Configurable
 
 from .checks import shown
 from .collisions import collisions
-from .config_sections import BadConfigError, Sections, Setting, settings
+from .config_sections import BadConfigError, Sections, Setting, settings, spawner_of_nobody
 from .containment import Policy, reserved_env
 from .errors import ConfigError
 from .hostconfig import ContainmentError
@@ -138,10 +138,12 @@ def check_types(sections: Sections) -> None:
     known = GPUSpawner.class_trait_names(config=True)
     for setting in sections:
         if setting.key in known:
-            _check_type(setting, GPUSpawner)
+            _check_type(setting, GPUSpawner, spawner_of_nobody)
 
 
-def _check_type(setting: Setting, cls: type[Configurable]) -> None:
+def _check_type(
+    setting: Setting, cls: type[Configurable], make: Callable[[Config], object]
+) -> None:
     if setting.added and not isinstance(cls.class_traits()[setting.key].default(), _CONTAINERS):
         # Traitlets would drop it without a word.
         raise BadConfigError(
@@ -149,7 +151,7 @@ def _check_type(setting: Setting, cls: type[Configurable]) -> None:
         )
     section = Config({setting.key: deepcopy(setting.value)})
     try:
-        cls(config=Config({cls.__name__: section}))
+        make(Config({cls.__name__: section}))
     except TraitError as error:
         raise BadConfigError(f"{setting.line}: {_in_short(error)}") from error
 
@@ -162,7 +164,7 @@ def _in_short(error: TraitError) -> str:
 def check_pool(c: Config) -> None:
     """Check the settings of ``c.GPUPool``."""
     for setting in settings(c, "GPUPool"):
-        _check_type(setting, PoolTraits)
+        _check_type(setting, PoolTraits, lambda config: PoolTraits(config=config))
         if setting.key == "inventory":
             try:
                 source_from_config(setting.plain)

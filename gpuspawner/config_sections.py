@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 from typing import Any
 
 from traitlets import TraitError
@@ -112,7 +113,16 @@ class Sections:
                 {s.key: deepcopy(s.value) for s in settings(self._c, name) if s.key in known}
             )
             merged.merge(Config({"GPUSpawner": section}))
-        return GPUSpawner(config=merged)
+        return spawner_of_nobody(merged)
+
+
+def spawner_of_nobody(config: Config) -> GPUSpawner:
+    """A spawner to check settings with.
+
+    It has a user's name, since DockerSpawner renders the container's name as soon as an image is
+    set.
+    """
+    return GPUSpawner(config=config, user=SimpleNamespace(name="nobody"))
 
 
 def spawner_class_of(c: Config) -> type[GPUSpawner]:
