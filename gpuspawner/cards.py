@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 from . import names
-from .attempts import Attempts
+from .attempts import Attempts, State
 from .claims import Claim, loads
 from .devices import Device, Inventory
 from .placement import Card
@@ -67,16 +67,25 @@ class Holding:
         return sum(count for _, count in self.servers)
 
 
-def holding(user: str, claims: Iterable[Claim], attempts: Attempts) -> Holding:
-    """What a user's servers on this hub hold or are about to hold, in cards."""
+def holding(
+    user: str, claims: Iterable[Claim], attempts: Attempts, leaving: Collection[str] = ()
+) -> Holding:
+    """What a user's servers on this hub hold or are about to hold, in cards.
+
+    Args:
+        leaving: leases whose containers are being removed. They still take cards, but the user
+            has given them up: so have attempts that are being released.
+    """
     count: dict[str, int] = {}
     for claim in claims:
         labels = claim.row.labels
         if claim.whose == "mine" and labels.get(names.LABEL_USER) == user:
-            if claim.lease not in attempts:
+            if claim.lease not in attempts and claim.lease not in leaving:
                 server = labels.get(names.LABEL_SERVER, "")
                 count[server] = count.get(server, 0) + len(claim.devices)
     for attempt in attempts:
+        if attempt.state is State.RELEASING:
+            continue
         if attempt.owner[0] == user and attempt.devices:
             server = attempt.owner[1]
             count[server] = count.get(server, 0) + len(attempt.devices)

@@ -16,7 +16,7 @@ from typing import Any
 from .attempts import Attempt, Attempts, State
 from .calls import Ending, Ticket
 from .cards import Holding, holding, see_cards
-from .claims import Claims, Listing, Survey, Times, read_claims
+from .claims import ENDED_STATES, LIVE_STATES, Claims, Listing, Survey, Times, read_claims
 from .cleaner import Cleaner
 from .cleaning import Ownership
 from .devices import Inventory
@@ -31,6 +31,8 @@ from .verdict import Verdict, judge, second_look
 
 #: A created container waits this long for later rivals to go before it yields.
 WAIT_SECONDS = 15.0
+#: How often the list is searched for the container of a create that had no answer.
+FOLLOW_SECONDS = 1.0
 
 
 class NoRoom(GPUSpawnerError):
@@ -183,7 +185,7 @@ class GPUPool(PoolTraits):
         return attempt
 
     def _decide(self, request: Request, user: str, limit: int, view: View) -> Placement:
-        held = holding(user, view.claims.claims, self.attempts)
+        held = holding(user, view.claims.claims, self.attempts, self._releases)
         if limit and held.total + request.count > limit:
             raise OverQuota(limit, request.count, held)
         cards = self.cards(view)
@@ -329,19 +331,23 @@ class GPUPool(PoolTraits):
     async def _follow(self, attempt: Attempt) -> None:
         """A call had no answer: its container may still come. Remove it, or wait the grace."""
         unseen_since: float | None = None
+        removed = False
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(FOLLOW_SECONDS)
             try:
                 listing = await self.engine.listing()
             except EngineUnknown:
                 unseen_since = None
                 continue
             row = listing.by_lease(attempt.lease)
-            if row is not None and row.state not in ("removing", "dead"):
-                await self._finish(attempt, row.id)
-                return
+            if row is not None and row.state not in ENDED_STATES:
+                # While the engine is still creating it, a removal answers 404 though it is listed:
+                # only its absence from a later listing counts.
+                removed = await self.remover.once(row.id)
+                unseen_since = None
+                continue
             unseen_since = listing.at if unseen_since is None else unseen_since
-            if listing.at - unseen_since > self.created_grace_seconds:
+            if removed or listing.at - unseen_since > self.created_grace_seconds:
                 self._step(attempt, State.ENDED)
                 return
 
@@ -381,10 +387,12 @@ class GPUPool(PoolTraits):
             EngineUnknown: the engine can't be asked.
         """
         listing = await self.engine.listing()
-        known = self.known()
+        known, since = self.known(), self._ownership(listing).since
         for row in listing.rows:
             if row.state == "exited" and self._keep_ended:
                 continue  # kept for a restart
+            if row.state in LIVE_STATES and row.created >= since:
+                continue  # not left over: another hub has our id; the cleaner raises the alarm
             if row.mine(self.hub_id) and row.lease not in known:
                 if (row.labels.get("gpuspawner.user"), row.labels.get("gpuspawner.server")) == (
                     user,

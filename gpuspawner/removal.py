@@ -10,6 +10,8 @@ from .errors import EngineUnknown
 
 #: A removal that has not succeeded for this long is told to the admin.
 STUCK_SECONDS = 60.0
+#: First pause before a refused removal is tried again, and the longest.
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.2, 10.0
 
 
 class Remover:
@@ -22,7 +24,7 @@ class Remover:
     async def until_gone(self, container_id: str) -> None:
         """Remove, however long that takes; a removal that hangs is told to the admin once."""
         loop = asyncio.get_running_loop()
-        begun, delay, told = loop.time(), 0.2, False
+        begun, delay, told = loop.time(), RETRY_SECONDS, False
         while not await self.once(container_id):
             if loop.time() - begun > STUCK_SECONDS and not told:
                 told = True
@@ -33,7 +35,7 @@ class Remover:
                     STUCK_SECONDS,
                 )
             await asyncio.sleep(delay)
-            delay = min(delay * 2, 10.0)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     async def once(self, container_id: str) -> bool:
         """Try once; True if the container is gone for good."""
