@@ -209,7 +209,9 @@ def test_opened_only_with_allow_privileged(host: dict[str, Any], named: str) -> 
     opened = closed(host, Policy(USER, allow_privileged=True))
     for key in host.keys() - {"SecurityOpt"}:
         assert opened["host_config"][key] == host[key]
-    assert opened["host_config"]["SecurityOpt"][:1] == host.get("SecurityOpt", ["no-new-privileges"])
+    assert opened["host_config"]["SecurityOpt"][:1] == host.get(
+        "SecurityOpt", ["no-new-privileges"]
+    )
     assert opened["user"] == "1000:100"
 
 

@@ -116,6 +116,12 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     return Machine(tmp_path, request.param)
 
 
+@pytest.fixture
+def this_machine(tmp_path: Path) -> Machine:
+    """With this Python only, for what does not depend on the version."""
+    return Machine(tmp_path, sys.executable)
+
+
 LIMITED = "['imported', 'init', (0.25, 0), (0.25, 1)] 0"
 SHOW = "torch.cuda.init(); print(torch.events, torch.cuda.current_device())"
 
@@ -156,8 +162,8 @@ def test_looking_for_torch_does_not_import_it(machine: Machine) -> None:
     )
 
 
-def test_reload_limits_no_second_time(machine: Machine) -> None:
-    machine.prints(
+def test_reload_limits_no_second_time(this_machine: Machine) -> None:
+    this_machine.prints(
         """
         import torch, importlib
         importlib.reload(torch)
@@ -217,8 +223,8 @@ def test_threads_that_import_at_once(machine: Machine) -> None:
     )
 
 
-def test_forked_workers_are_limited_when_they_use_cuda(machine: Machine) -> None:
-    machine.prints(
+def test_forked_workers_are_limited_when_they_use_cuda(this_machine: Machine) -> None:
+    this_machine.prints(
         f"""
         import os, sys, torch
         child = os.fork()
@@ -233,9 +239,9 @@ def test_forked_workers_are_limited_when_they_use_cuda(machine: Machine) -> None
 
 @pytest.mark.parametrize("fraction", [None, "", "1", "1.0", "0", "-1", "2", "nan", "half", "é"])
 def test_without_a_usable_fraction_nothing_is_installed(
-    machine: Machine, fraction: str | None
+    this_machine: Machine, fraction: str | None
 ) -> None:
-    machine.prints(
+    this_machine.prints(
         """
         import sys, torch
         torch.cuda.init()
@@ -257,13 +263,13 @@ def test_without_a_usable_fraction_nothing_is_installed(
     ],
     ids=["empty", "none", "old", "no-cuda-device", "cpu-only"],
 )
-def test_a_torch_that_cannot_be_limited_still_works(machine: Machine, torch: str) -> None:
-    (machine.packages / "torch" / "__init__.py").write_text(torch)
-    machine.prints("import torch; print('fine')", "fine")
+def test_a_torch_that_cannot_be_limited_still_works(this_machine: Machine, torch: str) -> None:
+    (this_machine.packages / "torch" / "__init__.py").write_text(torch)
+    this_machine.prints("import torch; print('fine')", "fine")
 
 
-def test_an_error_while_limiting_does_not_break_cuda(machine: Machine) -> None:
-    machine.prints(
+def test_an_error_while_limiting_does_not_break_cuda(this_machine: Machine) -> None:
+    this_machine.prints(
         """
         import torch
         def fail(fraction, device): raise ValueError("no")
@@ -307,9 +313,9 @@ def test_the_sitecustomize_behind_it_is_run(machine: Machine) -> None:
     )
 
 
-def test_a_sitecustomize_package_is_run_too(machine: Machine) -> None:
-    machine.write("sitecustomize/__init__.py", "import sys; sys.theirs = 'package'")
-    machine.prints("import sys; print(sys.theirs)", "package", None)
+def test_a_sitecustomize_package_is_run_too(this_machine: Machine) -> None:
+    this_machine.write("sitecustomize/__init__.py", "import sys; sys.theirs = 'package'")
+    this_machine.prints("import sys; print(sys.theirs)", "package", None)
 
 
 def test_errors_of_theirs_are_reported_as_python_does(machine: Machine) -> None:
@@ -321,8 +327,8 @@ def test_errors_of_theirs_are_reported_as_python_does(machine: Machine) -> None:
     assert with_hook == (LIMITED, without_hook[1], 0)
 
 
-def test_another_import_hook_before_and_behind(machine: Machine) -> None:
-    machine.write(
+def test_another_import_hook_before_and_behind(this_machine: Machine) -> None:
+    this_machine.write(
         "sitecustomize.py",
         """
         import sys
@@ -335,7 +341,7 @@ def test_another_import_hook_before_and_behind(machine: Machine) -> None:
         sys.meta_path.append(Finder())
         """,
     )
-    machine.prints(f"import torch; {SHOW}", LIMITED)
+    this_machine.prints(f"import torch; {SHOW}", LIMITED)
 
 
 def test_archive_is_roots_and_read_only() -> None:

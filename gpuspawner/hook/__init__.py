@@ -9,7 +9,7 @@ import io
 import tarfile
 from importlib.resources import files
 
-from ..memory import HOOK_PATH
+from gpuspawner.memory import HOOK_PATH
 
 #: Any fixed time will do: the same archive for the same hook.
 _MTIME = 0

@@ -4,8 +4,12 @@ Python runs this at startup because its folder is on PYTHONPATH. It waits for to
 and then asks it to apply GPUSPAWNER_MEMORY_FRACTION when CUDA is first used, not before. Without
 torch or fraction it does nothing. It never prints and never fails.
 
-Runs on Python 3.6 and newer, in the user's process: standard library only.
+Runs on Python 3.6 and newer, in the user's process: standard library only, and of that only what
+is loaded already, since every start of Python pays for it.
 """
+
+# mypy: ignore-errors
+# ruff: noqa: BLE001, PTH120, S110, SIM105, SLF001
 import os
 import sys
 
