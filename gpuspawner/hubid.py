@@ -40,6 +40,18 @@ def read_hub_id(path: Path) -> str:
         ) from error
 
 
+def find_hub_id(path: Path) -> str:
+    """The id in the file; empty if there is none or it may not be read. Never makes one.
+
+    Raises:
+        ConfigError: the file holds something else.
+    """
+    try:
+        return _read(path)
+    except OSError:
+        return ""
+
+
 def _read(path: Path) -> str:
     text = path.read_text().strip()
     if not _FORM.fullmatch(text):

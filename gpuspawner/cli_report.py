@@ -1,0 +1,88 @@
+"""What the commands tell, as JSON-ready values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from .cards import SLICED
+from .claims import Claim, Row, Survey, describe, loads
+from .devices import Device, Inventory
+from .pool import View
+
+_WHOSE = {"mine": "this hub", "sibling": "another hub", "outsider": "outside"}
+
+
+def devices_report(view: View, hub_id: str) -> dict[str, Any]:
+    """Every device with its health, its state and who holds it."""
+    inventory = view.inventory
+    claims = view.claims.claims
+    return {
+        "at": _moment(view.survey),
+        "hub": hub_id or None,
+        "source": inventory.source,
+        "complete": inventory.complete,
+        "driver_version": inventory.driver_version,
+        "cuda_version": inventory.cuda_version,
+        "devices": [_device(d, inventory, claims, view.survey) for d in inventory.devices],
+        "links": [asdict(link) for link in inventory.links],
+    }
+
+
+def _device(
+    device: Device, inventory: Inventory, claims: Iterable[Claim], survey: Survey
+) -> dict[str, Any]:
+    near = loads(claims, inventory, device.uuid) if device.uuid else []
+    state, why = _state(device, near)
+    return {
+        **asdict(device),
+        "state": state,
+        "why": why,
+        "holders": [_claim(claim, survey) for claim in near],
+    }
+
+
+def _state(device: Device, near: list[Claim]) -> tuple[str, str]:
+    """The first that applies: ill, held, foreign, sliced, free; and why, in words."""
+    if device.ill:
+        return "ill", device.ill
+    strangers = [claim for claim in near if claim.whose == "outsider"]
+    if strangers:
+        return "foreign", strangers[0].why
+    if near:
+        return "held", ""
+    return ("sliced", SLICED) if device.mig else ("free", "")
+
+
+def leases_report(view: View, hub_id: str) -> dict[str, Any]:
+    """Every container's hold on devices, and ids in outsiders' hands that no device answers to."""
+    survey = view.survey
+    return {
+        "at": _moment(survey),
+        "hub": hub_id or None,
+        "leases": [_claim(claim, survey) for claim in view.claims.claims],
+        "dangling": [
+            {"container": container, "name": _name(survey.listing.by_id(container)), "ids": ids}
+            for container, ids in view.claims.dangling.items()
+        ],
+    }
+
+
+def _claim(claim: Claim, survey: Survey) -> dict[str, Any]:
+    told = describe(claim)
+    return {
+        **told,
+        "whose": _WHOSE[claim.whose],
+        "age_seconds": max(0, round(survey.listing.at - claim.row.created)),
+    }
+
+
+def _name(row: Row | None) -> str:
+    return row.names[0].lstrip("/") if row and row.names else ""
+
+
+def _moment(survey: Survey) -> str:
+    """The engine's time of the listing, in UTC."""
+    return datetime.fromtimestamp(survey.listing.at, timezone.utc).isoformat()
