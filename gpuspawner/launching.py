@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -22,7 +23,7 @@ from .calls import Ticket
 from .containment import ContainmentError, Policy, contain, grant
 from .engine import NO_ANSWER
 from .errors import GPUSpawnerError
-from .furnish import furnish, home_volume_is_fresh
+from .furnish import Home, HomeRefused, find_home, furnish
 from .identity import Identity
 from .identity_sources import identity_of
 from .placement import Shortage
@@ -41,6 +42,8 @@ class Launching(Admission):
     _identity: Identity | None = None
     _image_env: dict[str, str]
     _image_id = ""
+    _home: Home | None = None
+    _with_hook = False
 
     async def start(self) -> tuple[str, int]:
         """Start the server.
@@ -125,11 +128,17 @@ class Launching(Admission):
             The server's address; None if the container had to yield.
         """
         await self._read_image()
-        fresh_home = await home_volume_is_fresh(self)
         self.pool.attempts.move(attempt, State.CREATING)
         created = await self.create_object()
         self.object_id = created[self.object_id_key]
-        await furnish(self, ticket, fresh_home=fresh_home, with_hook=self._needs_hook(attempt))
+        assert self._identity is not None
+        assert self._home is not None
+        try:
+            await furnish(
+                self.client, ticket, self._identity, self._home, with_hook=self._with_hook
+            )
+        except HomeRefused as error:
+            raise self.refuse(self._settings_refused(error, messages.home_refused())) from None
         self.tell(60, "Waiting for your turn" if attempt.devices else "Starting your server")
         if not await self.pool.look(attempt, self.object_id):
             return None
@@ -175,7 +184,9 @@ class Launching(Admission):
 
     async def _create(self, ticket: Ticket, kwargs: dict[str, Any]) -> dict[str, Any]:
         assert self._attempt is not None
+        assert self._identity is not None
         final = await self._final_kwargs(self._attempt, kwargs)
+        self._home = await self.pool.engine.run(find_home, self.client, final, self._identity)
         delay = 0.1
         while True:
             try:
@@ -202,17 +213,11 @@ class Launching(Admission):
         try:
             final, notes = contain(kwargs, self._policy())
         except ContainmentError as error:
-            raise self.refuse(
-                GPURefusal(
-                    messages.settings_refused(),
-                    reason=names.REASON_ENGINE,
-                    status=503,
-                    admin_message=str(error),
-                )
-            ) from None
+            raise self.refuse(self._settings_refused(error, messages.settings_refused())) from None
         for note in notes:
             self.log.warning("%s: %s", self._log_name, note)
         driver = await self._driver(attempt)
+        self._with_hook = self._wants_hook(attempt, final)
         final = grant(final, attempt.devices, driver, image_env=self._image_env)
         env: dict[str, Any] = dict(final.get("environment") or {})
         if attempt.devices:
@@ -224,7 +229,7 @@ class Launching(Admission):
                     admin_env=admin_env,
                 )
             )
-            if self._needs_hook(attempt):
+            if self._with_hook:
                 env.update(memory.hook_env(self._image_env, admin_env))
         final["environment"] = env
         final["labels"] = {**(final.get("labels") or {}), **self._labels(attempt)}
@@ -269,5 +274,17 @@ class Launching(Admission):
             return attempt.share
         return memory.check_fraction(self.memory_fraction)
 
-    def _needs_hook(self, attempt: Attempt) -> bool:
-        return bool(attempt.devices) and memory.needs_hook(self._fraction(attempt))
+    def _wants_hook(self, attempt: Attempt, final: Mapping[str, Any]) -> bool:
+        if not attempt.devices or not memory.needs_hook(self._fraction(attempt)):
+            return False
+        if final["host_config"].get("ReadonlyRootfs"):
+            self.log.warning(
+                "%s: PyTorch will not be told its memory fraction, since the container's root is "
+                "read-only (read_only in extra_host_config)",
+                self._log_name,
+            )
+            return False
+        return True
+
+    def _settings_refused(self, error: ContainmentError, words: str) -> GPURefusal:
+        return GPURefusal(words, reason=names.REASON_ENGINE, admin_message=str(error))

@@ -240,6 +240,10 @@ class SpawnerTraits(DockerSpawner):
         """,
     ).tag(config=True)
 
+    # The hub's own trait takes a dict only, and on JupyterHub 5 a REST body of "[1]" is then a fault
+    # of the hub (500, counted as a failure) where it should be the sender's (400).
+    user_options = AnyTrait({})
+
     @default("remove")
     def _default_remove(self) -> bool:
         # Stale containers keep device requests; DockerSpawner's own default keeps them.
