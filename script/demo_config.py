@@ -17,9 +17,8 @@ load_subconfig("jupyterhub_config.py", path=str(Path(__file__).resolve().parents
 demo = json.loads(Path(os.environ["GPUSPAWNER_DEMO"]).read_text())
 
 c.JupyterHub.bind_url = demo["url"]
-c.JupyterHub.hub_ip = "0.0.0.0"  # containers reach it by the bridge's address
+c.JupyterHub.hub_ip = demo["gateway"]  # the bridge's address: for containers, not for the network
 c.JupyterHub.hub_port = demo["hub_port"]
-c.JupyterHub.hub_connect_ip = demo["gateway"]
 c.JupyterHub.db_url = "sqlite:///jupyterhub.sqlite"
 c.ConfigurableHTTPProxy.command = demo["proxy"]
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{demo['proxy_port']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -28,6 +29,8 @@ PASSWORD = "gpuspawner"
 SIMULATED_CARDS = 4
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
+_HUB_PID = "hub.pid"
+_PROXY_PID = "jupyterhub-proxy.pid"
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -50,12 +53,20 @@ def main() -> int:
     """Run the demo until Ctrl-C; returns the exit status."""
     parser = argparse.ArgumentParser(prog="script/server", description=__doc__)
     parser.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
-    port = parser.parse_args().port
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=_REPOSITORY / ".server",
+        help="folder for its database, log and engine (default: .server)",
+    )
+    arguments = parser.parse_args()
     # A closed terminal and a service manager end it as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        _serve(port, _REPOSITORY / ".server")
+        arguments.state.mkdir(parents=True, exist_ok=True)
+        with _alone(arguments.state):
+            _serve(arguments.port, arguments.state.resolve())
     except GroundError as error:
         print(f"script/server: {error}", file=sys.stderr)
         return 1
@@ -65,8 +76,8 @@ def main() -> int:
 
 
 def _serve(port: int, state: Path) -> None:
+    _end_leftovers(state)
     _check_port(port)
-    state.mkdir(exist_ok=True)
     with _ground(state) as ground:
         hub_port, proxy_port = free_ports(2)
         url = f"http://127.0.0.1:{port}"
@@ -97,6 +108,7 @@ def _serve(port: int, state: Path) -> None:
                 # Ctrl-C is for us: we end the hub, then the engine.
                 start_new_session=True,
             )
+        (state / _HUB_PID).write_text(str(hub.pid))
         try:
             _wait_up(hub, port, log)
             _welcome(url, ground, log)
@@ -206,10 +218,46 @@ def _stop(hub: subprocess.Popen[bytes], state: Path) -> None:
             hub.kill()
             hub.wait()
     # A hub that did not end in order leaves its proxy.
-    pid_file = state / "jupyterhub-proxy.pid"
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
-        os.kill(int(pid_file.read_text()), signal.SIGTERM)
-        pid_file.unlink()
+    _end_leftovers(state)
+
+
+@contextlib.contextmanager
+def _alone(state: Path) -> Iterator[None]:
+    """Be the only one in this folder; whatever else is found in it belongs to a dead run."""
+    with (state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise GroundError(
+                f"another script/server is running in {state}; end it first"
+            ) from error
+        yield
+
+
+def _end_leftovers(state: Path) -> None:
+    """End a hub and a proxy whose script/server was killed."""
+    for name in (_HUB_PID, _PROXY_PID):
+        path = state / name
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            pid = int(path.read_text())
+            # After a reboot the number may be anybody's.
+            if b"jupyterhub" in _command_line(pid) or b"configurable-http" in _command_line(pid):
+                os.kill(pid, signal.SIGKILL)
+                _wait_gone(pid)
+        path.unlink(missing_ok=True)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _wait_gone(pid: int, timeout_seconds: float = 10) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while _command_line(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

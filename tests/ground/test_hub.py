@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from ground.engine import Engine
 from ground.hub import Hub
+from ground.machine import GroundError
 
 MakeHub = Callable[..., Hub]
 
@@ -44,9 +46,6 @@ def test_server_outlives_a_killed_hub(
 
 
 def test_wrong_password_and_unknown_token_are_refused(make_hub: MakeHub) -> None:
-    import pytest
-    from ground.machine import GroundError
-
     hub = make_hub("c.JupyterHub.spawner_class = 'simple'")
     with pytest.raises(GroundError, match="refused: 403"):
         hub.login("alice", "wrong")
