@@ -27,6 +27,8 @@ from .spawner import GPUSpawner
 #: Sections that other versions will have.
 _LATER_SECTIONS = {"GPUSwarmSpawner": "Docker Swarm", "GPUStatus": "the status service"}
 _OUR_SECTIONS = ("GPUSpawner", "GPUPool")
+#: How some traits of the hub's own fail on a value of another kind.
+_STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 _CONTAINERS = (list, dict, set)
 _FORM_IS_OURS = (
     "remove it; the form is made from c.GPUSpawner.profile_list, and what users send is checked "
@@ -154,6 +156,10 @@ def _check_type(
         make(Config({cls.__name__: section}))
     except TraitError as error:
         raise BadConfigError(f"{setting.line}: {_in_short(error)}") from error
+    except _STUMBLES as error:
+        raise BadConfigError(
+            f"{setting.line}: {shown(setting.plain)} can't be used here ({error})"
+        ) from error
 
 
 def _in_short(error: TraitError) -> str:
