@@ -1,0 +1,136 @@
+"""One hub as the pool sees it, without JupyterHub: a pool, and spawns that go the whole way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import Any
+
+from gpuspawner.attempts import Attempt, State
+from gpuspawner.calls import Ticket
+from gpuspawner.engine import Engine
+from gpuspawner.placement import Request
+from gpuspawner.pool import GPUPool
+
+from .docker_machine import FakeClient, FakeMachine
+from .rows import HUB
+
+#: The product's rule: after this many yields a spawn is refused.
+MAX_YIELDS = 3
+
+
+class Outrun(Exception):
+    """Yielded too often."""
+
+
+class FakeHub:
+    """A hub on a FakeMachine.
+
+    Attributes:
+        machine, client, engine, pool: the parts, for a test to reach into.
+    """
+
+    def __init__(
+        self,
+        machine: FakeMachine,
+        hub_id: str = HUB,
+        *,
+        cards: int = 4,
+        in_database: Callable[[], Collection[str]] = frozenset,
+        threads: int = 12,
+        keep_ended: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.machine = machine
+        self.client = FakeClient(machine)
+        self.engine = Engine(
+            lambda: self.client,
+            threads=threads,
+            inspect_timeout_seconds=0.05,
+            unknown_retry_seconds=0.1,
+        )
+        self.log = logging.getLogger(f"hub-{hub_id[:1]}")
+        self.pool = GPUPool(
+            self.engine,
+            hub_id,
+            in_database,
+            keep_ended=keep_ended,
+            inventory={"simulated": cards},
+            log=self.log,
+            **settings,
+        )
+        self.image_id = str(machine.images["img"]["Id"])
+
+    async def uuids(self) -> list[str]:
+        return [d.uuid for d in (await self.pool.prober.latest(60)).devices]
+
+    def labels(self, attempt: Attempt, **more: str) -> dict[str, str]:
+        own = {
+            "hub": self.pool.hub_id,
+            "lease": attempt.lease,
+            "image": self.image_id,
+            "devices": ",".join(attempt.devices),
+            "share": str(attempt.share),
+            "user": attempt.owner[0],
+            "server": attempt.owner[1],
+            **more,
+        }
+        return {f"gpuspawner.{key}": value for key, value in own.items()}
+
+    def kwargs(self, attempt: Attempt) -> dict[str, Any]:
+        """What is created for an attempt."""
+        request = {"Driver": "nvidia", "DeviceIDs": list(attempt.devices), "Capabilities": [["gpu"]]}
+        return {
+            "image": "img",
+            "name": f"jupyter-{attempt.owner[0]}-{attempt.lease[:8]}",
+            "labels": self.labels(attempt),
+            "host_config": {"DeviceRequests": [request] if attempt.devices else None},
+        }
+
+    async def reserve(
+        self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0
+    ) -> tuple[Attempt, Ticket]:
+        attempt = await self.pool.reserve(Request(count), user=user, server=server, limit=limit)
+        return attempt, self.pool.ticket(attempt)
+
+    async def create(self, attempt: Attempt, ticket: Ticket) -> str:
+        self.pool.attempts.move(attempt, State.CREATING)
+        return str((await ticket.create(self.kwargs(attempt)))["Id"])
+
+    async def go(self, attempt: Attempt, ticket: Ticket) -> str | None:
+        """From reservation to a running server; None if it had to yield."""
+        container_id = await self.create(attempt, ticket)
+        if not await self.pool.look(attempt, container_id):
+            return None
+        self.pool.attempts.move(attempt, State.STARTING)
+        await ticket.call(lambda: self.client.start(container_id))
+        if not await self.pool.look_again(attempt, container_id):
+            return None
+        return container_id
+
+    async def spawn(
+        self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0
+    ) -> tuple[Attempt, str]:
+        """A whole spawn, as the product's spawner goes about it."""
+        for _ in range(MAX_YIELDS + 1):
+            attempt, ticket = await self.reserve(user, server, count=count, limit=limit)
+            try:
+                container_id = await self.go(attempt, ticket)
+            except BaseException:
+                self.pool.give_up(attempt, ticket)
+                raise
+            if container_id is not None:
+                self.pool.hold(attempt, ticket)
+                return attempt, container_id
+            self.pool.give_up(attempt, ticket, force=attempt.state is State.STARTING)
+            assert await self.pool.ended(attempt, 10)
+        raise Outrun
+
+    async def stop(self, attempt: Attempt, container_id: str) -> None:
+        self.pool.release(attempt.lease, container_id)
+        assert await self.pool.released(attempt.lease, 10)
+
+    def close(self) -> None:
+        """As at the end of the process: calls under way are finished, threads end."""
+        self.engine.close()
+        self.engine.executor.shutdown(wait=True)
