@@ -6,9 +6,11 @@ every running server becomes somebody else's) and must not be copied to a second
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
+import tempfile
 from pathlib import Path
 
 from .errors import ConfigError
@@ -23,21 +25,29 @@ def read_hub_id(path: Path) -> str:
         ConfigError: the file can't be read or written, or holds something else.
     """
     try:
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return _read(path)
-        fresh = secrets.token_hex(16)
-        with os.fdopen(handle, "w") as file:
-            file.write(fresh + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        return fresh
+        if not path.exists():
+            _make(path)
+        return _read(path)
     except OSError as error:
         raise ConfigError(
             f"the hub's id file {path} can't be used: {error}. It must stay the same over "
             "restarts; set c.GPUPool.hub_id_file to a path that the hub may write and keeps."
         ) from error
+
+
+def _make(path: Path) -> None:
+    """Write a fresh id; one that another process wrote meanwhile stays."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(secrets.token_hex(16) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A link appears whole or not at all, and never over an existing file.
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)
 
 
 def find_hub_id(path: Path) -> str:
@@ -53,7 +63,7 @@ def find_hub_id(path: Path) -> str:
 
 
 def _read(path: Path) -> str:
-    text = path.read_text().strip()
+    text = path.read_text(errors="replace").strip()
     if not _FORM.fullmatch(text):
         raise ConfigError(
             f"the hub's id file {path} holds {text[:40]!r} instead of 32 hexadecimal digits. "
