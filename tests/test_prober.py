@@ -1,0 +1,92 @@
+"""The newest inventory at hand; a missed probe keeps the last one for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from fakes.rows import cards
+
+from gpuspawner.devices import Inventory
+from gpuspawner.errors import ProbeError
+from gpuspawner.prober import Prober
+
+MISSED = ProbeError("no answer", kind="timeout")
+
+
+class Source:
+    """Answers from a list, the last one for ever; may be held back."""
+
+    description = "a test"
+
+    def __init__(self, answers: Iterable[Inventory | ProbeError]) -> None:
+        self.answers = list(answers)
+        self.asked = 0
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def read(self) -> Inventory:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        await self.open.wait()
+        if isinstance(answer, ProbeError):
+            raise answer
+        return answer
+
+
+def prober(source: Source, max_age_seconds: float = 60) -> Prober:
+    return Prober(source, max_age_seconds=max_age_seconds, log=logging.getLogger("test"))
+
+
+async def test_a_fresh_answer_is_used_again_and_an_old_one_is_not() -> None:
+    source = Source([cards(1), cards(2)])
+    probe = prober(source)
+    assert len((await probe.latest(60)).devices) == 1
+    assert len((await probe.latest(60)).devices) == 1
+    assert source.asked == 1
+    assert len((await probe.latest(-1)).devices) == 2
+
+
+async def test_a_missed_probe_keeps_the_last_for_a_while_only() -> None:
+    source = Source([cards(1), MISSED])
+    assert (await prober(source).latest(60)).devices
+    source = Source([cards(1), MISSED])
+    probe = prober(source)
+    await probe.latest(60)
+    assert (await probe.latest(-1)).devices
+    assert source.asked == 2
+    strict = prober(Source([cards(1), MISSED]), max_age_seconds=-1)
+    await strict.latest(60)
+    with pytest.raises(ProbeError):
+        await strict.latest(-1)
+
+
+async def test_without_any_answer_nothing_is_known(caplog: Any) -> None:
+    probe = prober(Source([MISSED, cards(1)]))
+    with pytest.raises(ProbeError):
+        await probe.latest(60)
+    assert "could not be probed" in caplog.text
+    assert (await probe.latest(60)).devices
+
+
+async def test_those_who_wait_share_one_probe_and_a_cancel_harms_no_other() -> None:
+    source = Source([cards(1)])
+    source.open.clear()
+    probe = prober(source)
+    waiting = [asyncio.ensure_future(probe.latest(60)) for _ in range(5)]
+    while not source.asked:
+        await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.wait(waiting[:1])
+    source.open.set()
+    assert len(await asyncio.gather(*waiting[1:])) == 4
+    assert source.asked == 1
+
+
+async def test_a_probe_that_nobody_waits_for_may_fail_quietly() -> None:
+    probe = prober(Source([MISSED]))
+    probe.refresh()
+    await asyncio.wait([probe.refresh()])
