@@ -29,7 +29,7 @@ class Admission(SpawnerBase):
         """Check, pull, then run the admin's hook; a change of image there is pulled too."""
         self._reset_progress()
         try:
-            await self._admit()
+            await self.admit()
             pulled = await self._pull()
             result = super().run_pre_spawn_hook()
             if inspect.isawaitable(result):
@@ -42,19 +42,25 @@ class Admission(SpawnerBase):
                 GPURefusal(messages.cancelled(), reason="cancelled", status=409)
             ) from None
 
-    async def _admit(self) -> None:
-        self.choice = self._choose()
-        self._apply(self.choice)
+    async def admit(self) -> Choice:
+        """Validate the options, apply the profile, and see whether there is room.
+
+        Raises:
+            GPURefusal: not now, or not this.
+        """
+        self.choice = choice = self._choose()
+        self._apply(choice)
         try:
             await self.pool.engine.connect()
             self.pool.start_cleaner()
             await self.pool.remove_leftovers_of(self.user.name, self.name)
-            await self.pool.check(self.choice.profile.request, self.user.name, self._limit)
+            await self.pool.check(choice.profile.request, self.user.name, self.gpu_limit)
         except GPUSpawnerError as error:
             raise self.refuse(self.refusal_for(error)) from None
+        return choice
 
     @property
-    def _limit(self) -> int:
+    def gpu_limit(self) -> int:
         return int(self.max_gpus_per_user)
 
     def _choose(self) -> Choice:
@@ -83,11 +89,12 @@ class Admission(SpawnerBase):
     def _apply(self, choice: Choice) -> None:
         """Set the traits of the profile and its options; a dict is merged into what is there."""
         for override in choice.overrides:
-            for key, value in override.items():
+            for key, given in override.items():
                 current = getattr(self, key)
+                value = given(self) if callable(given) else given
                 if isinstance(value, Mapping) and isinstance(current, Mapping):
                     value = _merged(current, value)
-                setattr(self, key, value(self) if callable(value) else value)
+                setattr(self, key, value)
         if choice.image:
             self.image = choice.image
 

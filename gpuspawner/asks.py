@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import names
@@ -106,10 +106,8 @@ class Asks:
 def _by_id(text: str, inventory: Inventory) -> set[str]:
     """Devices that an id names, by the rules of NVIDIA's container tools."""
     wanted = text.strip().lower()
-    if wanted in _NOTHING:
-        return set()
-    if wanted == ALL:
-        return set(inventory.by_uuid)
+    if wanted in _NOTHING or wanted == ALL:
+        return set(inventory.by_uuid) if wanted == ALL else set()
     if wanted.isdecimal():
         return {d.uuid for d in inventory.devices if d.uuid and d.index == int(wanted)}
     pair = re.fullmatch(r"(\d+):(\d+)", wanted)
@@ -152,88 +150,107 @@ def parse_asks(
     """
     config = inspection.get("Config") or {}
     host = inspection.get("HostConfig") or {}
-    ids: set[str] = set()
-    minors: set[int] = set()
-    counts: set[int] = set()
-    cdi: set[str] = set()
-    why: list[str] = []
-    capabilities: list[frozenset[str]] = []
-
+    found = _Found()
     for request in _objects(host, "DeviceRequests"):
-        if _read_request(request, ids, counts, cdi, capabilities):
-            why.append("device request")
+        found.add_request(request)
     for device in _objects(host, "Devices"):
-        path = str(device.get("PathOnHost") or "")
-        node = _NODE.match(path)
-        if node:
-            minors.add(int(node[1]))
-            why.append(path)
-        elif _nvidia_cdi(path):
-            cdi.add(path)
-            why.append(path)
+        found.add_device(str(device.get("PathOnHost") or ""))
     env = _env(config.get("Env"))
+    words = _words(env.get("NVIDIA_DRIVER_CAPABILITIES", ""))
     runtime = host.get("Runtime") or facts.default_runtime
     if runtime in facts.nvidia_runtimes:
-        asked = _visible(env)
-        if asked - _NOTHING:
-            ids |= asked - _NOTHING
-            capabilities.append(_words(env.get("NVIDIA_DRIVER_CAPABILITIES", "")))
-            why.append(f"{names.ENV_NVIDIA_VISIBLE} under runtime {runtime!r}")
+        found.add_variable(_visible(env), words, runtime)
     for target in _mount_targets(host, inspection):
-        if target.startswith(_MOUNT_ROOT + "/"):
-            _read_mount(target[len(_MOUNT_ROOT) + 1 :], ids, cdi)
-            capabilities.append(_words(env.get("NVIDIA_DRIVER_CAPABILITIES", "")))
-            why.append(f"mount {target}")
-
-    # The variable, and a request by id from Docker 29.2 on, may name a card by its CDI name.
-    by_cdi = {i for i in ids if _nvidia_cdi(i)}
-    ids, cdi = ids - by_cdi, cdi | by_cdi
-
-    manner: Manner = "nothing"
-    if ids or minors or counts or cdi:
-        manner = "holds"
-        if capabilities and not minors and all(c == {"utility"} for c in capabilities):
-            manner = "observes"
-    elif _may_use(host):
+        found.add_mount(target, words)
+    manner = found.manner
+    if manner == "nothing" and _may_use(host):
         manner = "may-use"
-        why.append("privileged or /dev")
+        found.why.append("privileged or /dev")
     if manner != "nothing" and _is_observer(inspection, config, observers, own_ids):
         manner = "observes"
+    # The variable, and a request by id from Docker 29.2 on, may name a card by its CDI name.
+    by_cdi = {i for i in found.ids if _nvidia_cdi(i)}
     return Asks(
         manner=manner,
-        ids=frozenset(ids),
-        minors=frozenset(minors),
-        counts=frozenset(counts),
-        cdi=frozenset(cdi),
-        why=", ".join(dict.fromkeys(why)),
+        ids=frozenset(found.ids - by_cdi),
+        minors=frozenset(found.minors),
+        counts=frozenset(found.counts),
+        cdi=frozenset(found.cdi | by_cdi),
+        why=", ".join(dict.fromkeys(found.why)),
     )
 
 
-def _read_request(
-    request: Mapping[str, Any],
-    ids: set[str],
-    counts: set[int],
-    cdi: set[str],
-    capabilities: list[frozenset[str]],
-) -> bool:
-    """Add one device request to the sets; True if it is for NVIDIA GPUs."""
-    driver = str(request.get("Driver") or "").lower()
-    groups = request.get("Capabilities") or ()
-    words = frozenset(w.lower() for group in groups for w in group or ())
-    wanted = [str(i) for i in request.get("DeviceIDs") or ()]
-    if driver == "cdi":
-        mine = [name for name in wanted if _nvidia_cdi(name)]
-        cdi |= {*mine}
-        capabilities.extend(frozenset[str]() for _ in mine)
-        return bool(mine)
-    if driver not in ("", "nvidia") or not (driver == "nvidia" or "gpu" in words):
-        return False
-    ids |= {*wanted}
-    count = int(request.get("Count") or 0)
-    if count and not wanted:
-        counts.add(count)
-    capabilities.append(words - {"gpu", "nvidia"})
-    return bool(wanted or count)
+@dataclass
+class _Found:
+    """What was found so far; ``capabilities`` has an entry for each claim that can tell them."""
+
+    ids: set[str] = field(default_factory=set)
+    minors: set[int] = field(default_factory=set)
+    counts: set[int] = field(default_factory=set)
+    cdi: set[str] = field(default_factory=set)
+    capabilities: list[frozenset[str]] = field(default_factory=list)
+    why: list[str] = field(default_factory=list)
+
+    @property
+    def manner(self) -> Manner:
+        if not (self.ids or self.minors or self.counts or self.cdi):
+            return "nothing"
+        told = self.capabilities and not self.minors
+        return "observes" if told and all(c == {"utility"} for c in self.capabilities) else "holds"
+
+    def add_request(self, request: Mapping[str, Any]) -> None:
+        """One of ``HostConfig.DeviceRequests``."""
+        driver = str(request.get("Driver") or "").lower()
+        groups = request.get("Capabilities") or ()
+        words = frozenset(w.lower() for group in groups for w in group or ())
+        wanted = [str(i) for i in request.get("DeviceIDs") or ()]
+        count = int(request.get("Count") or 0)
+        if driver == "cdi":
+            wanted, count = [name for name in wanted if _nvidia_cdi(name)], 0
+            self.cdi |= {*wanted}
+            words = frozenset()
+        elif driver == "nvidia" or (not driver and "gpu" in words):
+            self.ids |= {*wanted}
+            if count and not wanted:
+                self.counts.add(count)
+        else:
+            return
+        if wanted or count:
+            self.capabilities.append(words - {"gpu", "nvidia"})
+            self.why.append("device request")
+
+    def add_device(self, path: str) -> None:
+        """A host path of ``HostConfig.Devices``."""
+        node = _NODE.match(path)
+        if node:
+            self.minors.add(int(node[1]))
+        elif _nvidia_cdi(path):
+            self.cdi.add(path)
+            self.capabilities.append(frozenset())
+        else:
+            return
+        self.why.append(path)
+
+    def add_variable(self, asked: set[str], words: frozenset[str], runtime: str) -> None:
+        """``NVIDIA_VISIBLE_DEVICES`` of a container under NVIDIA's runtime."""
+        if asked - _NOTHING:
+            self.ids |= asked - _NOTHING
+            self.capabilities.append(words)
+            self.why.append(f"{names.ENV_NVIDIA_VISIBLE} under runtime {runtime!r}")
+
+    def add_mount(self, target: str, words: frozenset[str]) -> None:
+        """A mount's target; those below NVIDIA's place are device requests."""
+        if not target.startswith(_MOUNT_ROOT + "/"):
+            return
+        parts = [p for p in target[len(_MOUNT_ROOT) :].split("/") if p]
+        if len(parts) == 4 and parts[0] == "cdi":
+            self.cdi.add(f"{parts[1]}/{parts[2]}={parts[3]}")
+        elif len(parts) == 1:
+            self.ids.add(parts[0])
+        else:
+            return
+        self.capabilities.append(words)
+        self.why.append(f"mount {target}")
 
 
 def _nvidia_cdi(name: str) -> bool:
@@ -257,14 +274,6 @@ def _visible(env: Mapping[str, str]) -> set[str]:
         legacy = "CUDA_VERSION" in env and "NVIDIA_REQUIRE_CUDA" not in env
         return {ALL} if legacy else set()
     return {part.strip() for part in value.split(",")}
-
-
-def _read_mount(rest: str, ids: set[str], cdi: set[str]) -> None:
-    parts = [p for p in rest.split("/") if p]
-    if len(parts) == 4 and parts[0] == "cdi":
-        cdi.add(f"{parts[1]}/{parts[2]}={parts[3]}")
-    elif len(parts) == 1:
-        ids.add(parts[0])
 
 
 def _mount_targets(host: Mapping[str, Any], inspection: Mapping[str, Any]) -> Iterable[str]:

@@ -21,6 +21,8 @@ from fractions import Fraction
 
 
 class State(Enum):
+    """Where an attempt is on its way; see the table above."""
+
     RESERVED = "reserved"
     CREATING = "creating"
     CLAIMED = "claimed"

@@ -80,9 +80,10 @@ def holding(
     for claim in claims:
         labels = claim.row.labels
         if claim.whose == "mine" and labels.get(names.LABEL_USER) == user:
-            if claim.lease not in attempts and claim.lease not in leaving:
-                server = labels.get(names.LABEL_SERVER, "")
-                count[server] = count.get(server, 0) + len(claim.devices)
+            if claim.lease in attempts or claim.lease in leaving:
+                continue
+            server = labels.get(names.LABEL_SERVER, "")
+            count[server] = count.get(server, 0) + len(claim.devices)
     for attempt in attempts:
         if attempt.state is State.RELEASING:
             continue

@@ -42,7 +42,7 @@ class Cleaner:
                 await self.clean()
             except EngineUnknown as error:
                 self._log.warning("The cleaner can't look: %s", error)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the cleaner must outlive any fault
                 # For ever: a fault, say of the hub's database, costs one round only.
                 self._log.exception("A round of the cleaner failed")
             await asyncio.sleep(interval_seconds)

@@ -78,6 +78,7 @@ def leftovers(
     """
     remove: list[Leftover] = []
     alarms: list[Row] = []
+    orphans_due = listing.at - own.since > orphan_grace_seconds
     for row in listing.rows:
         if not row.ours or row.lease in own.known:
             continue
@@ -95,9 +96,8 @@ def leftovers(
         elif row.state in LIVE_STATES:
             if not older:
                 alarms.append(row)
-            elif listing.at - own.since > orphan_grace_seconds:
+            elif orphans_due:
                 remove.append(Leftover(row, "orphan", force=True))
-        elif row.state == "exited" and not own.keep_ended and older:
-            if listing.at - own.since > orphan_grace_seconds:
-                remove.append(Leftover(row, "ended", force=False))
+        elif row.state == "exited" and older and not own.keep_ended and orphans_due:
+            remove.append(Leftover(row, "ended", force=False))
     return Cleaning(tuple(remove), tuple(alarms))

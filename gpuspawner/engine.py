@@ -190,21 +190,27 @@ class Engine:
             raise _unreachable(error) from error
 
     def _list(self) -> Listing:
-        client = self.client
-        response = client._get(
-            client._url("/containers/json"),
-            params={"all": 1},
-            timeout=self._list_timeout_seconds,
+        response = self.get(
+            "/containers/json", params={"all": 1}, timeout=self._list_timeout_seconds
         )
-        client._raise_for_status(response)
         rows = tuple(read_row(item) for item in response.json())
         return Listing(rows=rows, at=read_date(response.headers["Date"]))
 
     def _get_json(self, path: str, timeout_seconds: float) -> Any:
+        return self.get(path, timeout=timeout_seconds).json()
+
+    def get(self, path: str, **kwargs: Any) -> Any:
+        """GET of the engine's API in the calling thread, with ``requests``' own arguments.
+
+        docker-py has no public call that shows an answer's headers or takes a timeout.
+
+        Raises:
+            docker.errors.APIError: the engine answered with an error.
+        """
         client = self.client
-        response = client._get(client._url(path), timeout=timeout_seconds)
+        response = client._get(client._url(path), **kwargs)
         client._raise_for_status(response)
-        return response.json()
+        return response
 
     async def inspect(self, container_id: str) -> Mapping[str, Any] | None:
         """Inspect by id; None where the engine answers 404.

@@ -14,6 +14,7 @@ from docker.errors import APIError
 
 from .calls import Ticket
 from .containment import ContainmentError
+from .engine import Engine
 from .home import HomeMount, MakeRight, Owner, Refuse, home_action, home_mount, read_owner
 from .hook import hook_archive
 from .identity import Identity
@@ -56,7 +57,7 @@ def _exists(client: Any, volume: str) -> bool:
 
 
 async def furnish(
-    client: Any, ticket: Ticket, identity: Identity, home: Home, *, with_hook: bool
+    engine: Engine, ticket: Ticket, identity: Identity, home: Home, *, with_hook: bool
 ) -> None:
     """Furnish the ticket's created container.
 
@@ -64,10 +65,10 @@ async def furnish(
         ContainmentError: the home belongs to another user.
         docker.errors.APIError: the engine refused.
     """
-    container_id = ticket.container_id
+    container_id, client = ticket.container_id, engine.client
 
     def work() -> None:
-        owner = owner_of(client, container_id, identity.home)
+        owner = owner_of(engine, container_id, identity.home)
         action = home_action(owner, identity, mount=home.mount, fresh=home.fresh)
         if isinstance(action, Refuse):
             raise HomeRefused(action.message)
@@ -99,12 +100,14 @@ class HomeRefused(ContainmentError):
     """The home folder belongs to another user; the text names path and owner."""
 
 
-def owner_of(client: Any, container_id: str, path: str) -> Owner | None:
+def owner_of(engine: Engine, container_id: str, path: str) -> Owner | None:
     """Who owns a path in a created container; None if nothing is there."""
-    url = client._url("/containers/{0}/archive", container_id)
     # docker-py's get_archive leaves the connection open unless the whole home is read.
-    with client._get(url, params={"path": path}, stream=True) as answer:
-        if answer.status_code == 404:
+    url = f"/containers/{container_id}/archive"
+    try:
+        with engine.get(url, params={"path": path}, stream=True) as answer:
+            return read_owner(answer.iter_content(_CHUNK_BYTES))
+    except APIError as error:
+        if error.status_code == 404:
             return None
-        client._raise_for_status(answer)
-        return read_owner(answer.iter_content(_CHUNK_BYTES))
+        raise

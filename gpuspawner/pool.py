@@ -9,14 +9,16 @@ held across a call to engine or driver.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
+from . import names
 from .attempts import Attempt, Attempts, State
 from .calls import Ending, Ticket
 from .cards import Holding, holding, see_cards
-from .claims import ENDED_STATES, LIVE_STATES, Claims, Listing, Survey, Times, read_claims
+from .claims import ENDED_STATES, LIVE_STATES, Claims, Listing, Row, Survey, Times, read_claims
 from .cleaner import Cleaner
 from .cleaning import Ownership
 from .devices import Inventory
@@ -91,7 +93,7 @@ class GPUPool(PoolTraits):
         self._ends: dict[str, asyncio.Event] = {}
         self._held: set[str] = set()
         self._releases: dict[str, asyncio.Task[None]] = {}
-        self._since: float | None = None
+        self._begun = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._cleaning: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -128,8 +130,7 @@ class GPUPool(PoolTraits):
 
     async def survey(self) -> Survey:
         survey = await self.engine.survey()
-        if self._since is None:
-            self._since = survey.listing.at
+        self._begin(survey.listing)
         return survey
 
     def _claims(self, survey: Survey, inventory: Inventory) -> Claims:
@@ -387,24 +388,28 @@ class GPUPool(PoolTraits):
             EngineUnknown: the engine can't be asked.
         """
         listing = await self.engine.listing()
-        known, since = self.known(), self._ownership(listing).since
+        self._begin(listing)
         for row in listing.rows:
-            if row.state == "exited" and self._keep_ended:
-                continue  # kept for a restart
-            if row.state in LIVE_STATES and row.created >= since:
-                continue  # not left over: another hub has our id; the cleaner raises the alarm
-            if row.mine(self.hub_id) and row.lease not in known:
-                if (row.labels.get("gpuspawner.user"), row.labels.get("gpuspawner.server")) == (
-                    user,
+            if row.lease not in self.known() and self._is_leftover(row, user, server):
+                self.log.warning(
+                    "Removing container %s, left over of server %r of user %s",
+                    row.id[:12],
                     server,
-                ):
-                    self.log.warning(
-                        "Removing container %s, left over of server %r of user %s",
-                        row.id[:12],
-                        server,
-                        user,
-                    )
-                    await self.remover.once(row.id)
+                    user,
+                )
+                await self.remover.once(row.id)
+
+    def _is_leftover(self, row: Row, user: str, server: str) -> bool:
+        """Of this server, and neither kept for a restart nor another hub's with our id."""
+        labels = row.labels
+        if not row.mine(self.hub_id):
+            return False
+        if (labels.get(names.LABEL_USER), labels.get(names.LABEL_SERVER)) != (user, server):
+            return False
+        if row.state == "exited":
+            return not self._keep_ended
+        # A running one that is newer than this process: the cleaner raises the alarm.
+        return row.state not in LIVE_STATES or row.created < self._begun
 
     # -- the cleaner ----------------------------------------------------------------------------
 
@@ -421,14 +426,17 @@ class GPUPool(PoolTraits):
         """
         await self.cleaner.clean()
 
+    def _begin(self, listing: Listing) -> None:
+        """Remember the first listing's time: what is older was there before this process."""
+        self._begun = min(self._begun, listing.at)
+
     def _ownership(self, listing: Listing) -> Ownership:
-        if self._since is None:
-            self._since = listing.at
+        self._begin(listing)
         return Ownership(
             hub_id=self.hub_id,
             known=self.known(),
             in_database=self._in_database(),
-            since=self._since,
+            since=self._begun,
             keep_ended=self._keep_ended,
         )
 

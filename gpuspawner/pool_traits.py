@@ -18,7 +18,13 @@ class PoolTraits(LoggingConfigurable):
 
         Example::
 
-            c.GPUPool.inventory = [{"uuid": "GPU-5d2c4f1e-…", "model": "NVIDIA A100", "memory_gib": 40}]
+            c.GPUPool.inventory = [
+                {
+                    "uuid": "GPU-5d2c4f1e-7b1a-4f0e-9c55-0d6b1f2a3c4d",
+                    "model": "NVIDIA A100",
+                    "memory_gib": 40,
+                }
+            ]
             c.GPUPool.inventory = {"simulated": 4, "model": "NVIDIA A100-SXM4-40GB"}
         """,
     ).tag(config=True)

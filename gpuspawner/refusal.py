@@ -28,7 +28,7 @@ COUNTED_AS_FAILURE = not HAS_SPAWN_EXCEPTION
 
 if TYPE_CHECKING:
 
-    class _Base(HTTPError):  # noqa: N818 (it is no error of its own)
+    class _Base(HTTPError):
         """Either base, as far as the types go."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None: ...

@@ -19,7 +19,6 @@ from .options import options_from_form
 from .refusal import refusal_from_error
 from .standing import Standing
 
-
 #: On the form where the GPUs don't exist.
 SIMULATED = "These GPUs are simulated: servers start and stop as usual, but nothing computes."
 
@@ -49,7 +48,10 @@ class GPUSpawner(Standing):
     @default("apply_user_options")
     def _default_apply_user_options(self) -> Any:
         # Options are applied at admission; this only tells the hub that they are handled.
-        return lambda spawner, options: None
+        return GPUSpawner._leave_options
+
+    def _leave_options(self, _options: Any) -> None:
+        """Nothing to do here."""
 
     async def _form(self) -> str:
         """The spawn form with live counts; empty where there is nothing to choose."""

@@ -5,17 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from .attempts import Attempt
 from .calls import Ticket
+from .furnish import Home
+from .identity import Identity
+from .manifest import Image
 from .options import Choice
 from .pool import GPUPool
 from .profiles import DEFAULT_PROFILES, ProfileList, parse_profile_list
 from .refusal import GPURefusal, shield_failure_count
 from .spawner_traits import SpawnerTraits
 from .wiring import pool_of
+
+
+@dataclass
+class Flight:
+    """One attempt on its way, and what was found out for it.
+
+    Attributes:
+        home: as it was found before create; None until then.
+    """
+
+    attempt: Attempt
+    ticket: Ticket
+    choice: Choice
+    identity: Identity
+    image: Image = field(default_factory=lambda: Image("", {}))
+    home: Home | None = None
+    with_hook: bool = False
 
 
 class SpawnerBase(SpawnerTraits):
@@ -33,8 +54,7 @@ class SpawnerBase(SpawnerTraits):
     profile_slug: str = ""
     choice: Choice | None = None
     last_options: dict[str, str] | None = None
-    _attempt: Attempt | None = None
-    _ticket: Ticket | None = None
+    _flight: Flight | None = None
     _launching = False
 
     # -- the pool and its threads ---------------------------------------------------------------

@@ -240,8 +240,8 @@ class SpawnerTraits(DockerSpawner):
         """,
     ).tag(config=True)
 
-    # The hub's own trait takes a dict only, and on JupyterHub 5 a REST body of "[1]" is then a fault
-    # of the hub (500, counted as a failure) where it should be the sender's (400).
+    # The hub's own trait takes a dict only: on JupyterHub 5 a REST body of "[1]" is then a fault of
+    # the hub (500, counted as a failure) where it should be the sender's (400).
     user_options = AnyTrait({})
 
     @default("remove")

@@ -18,6 +18,8 @@ from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
 from .engine import NO_ANSWER
 from .errors import EngineUnknown
 from .launching import Launching
+from .manifest import options_text, read_image
+from .options import Choice
 
 #: A container that looks exited must still look so in a listing begun this much later: during
 #: ``docker restart`` a container is listed as exited for some 0.3 s.
@@ -59,9 +61,9 @@ class Standing(Launching):
     def clear_state(self) -> None:
         """The one place that every end of a server passes: nothing stays held behind it."""
         super().clear_state()
-        if self._attempt is not None and self._ticket is not None:
-            self.pool.give_up(self._attempt, self._ticket)
-        self._attempt = self._ticket = None
+        if self._flight is not None:
+            self.pool.give_up(self._flight.attempt, self._flight.ticket)
+            self._flight = None
         if self.lease and self.object_id:
             if self._keeps_container:
                 self.pool.forget(self.lease)
@@ -139,7 +141,7 @@ class Standing(Launching):
 
     # -- polling --------------------------------------------------------------------------------
 
-    async def poll(self) -> None | int | str:
+    async def poll(self) -> int | str | None:
         """None while the server runs, starts, or nobody can tell; else how it ended."""
         if self._launching:
             return None
@@ -149,7 +151,7 @@ class Standing(Launching):
             self.log.warning("Can't tell whether %s runs: %s", self._log_name, error)
             return None
 
-    async def _poll(self) -> None | int | str:
+    async def _poll(self) -> int | str | None:
         listing = await self.pool.engine.listing()
         row = self._find(listing)
         if row is not None and row.state == "exited":
@@ -176,7 +178,7 @@ class Standing(Launching):
             ip, port = await self.get_ip_and_port()
         except (*NO_ANSWER, EngineUnknown, RuntimeError) as error:
             self.log.warning("Address of %s taken from the database: %s", self._log_name, error)
-            return str(self.server.url)
+            return str(self.server.url) if self.server else ""
         proto = "https" if self.internal_ssl else "http"
         host = f"[{ip}]" if ":" in ip else ip
         base_url = self.server.base_url if self.server else "/"
@@ -184,7 +186,7 @@ class Standing(Launching):
 
     # -- stopping -------------------------------------------------------------------------------
 
-    async def stop(self, now: bool = False) -> None:
+    async def stop(self, now: bool = False) -> None:  # noqa: ARG002 - the hub's signature
         """Stop the server and remove its container.
 
         If the engine can't be asked, the removal is tried until it can: the user's "stop" holds.
@@ -204,7 +206,7 @@ class Standing(Launching):
         self.clear_state()
         await self.pool.released(lease, timeout_seconds=30.0)
 
-    async def rename(self, old_name: str, new_name: str) -> None:
+    async def rename(self, old_name: str, new_name: str) -> None:  # noqa: ARG002 - the hub's
         """Before a server gets another name: a kept container has the old one inside."""
         for row in await self._kept():
             await self.pool.engine.remove(row.id, force=False)
@@ -212,27 +214,25 @@ class Standing(Launching):
 
     # -- remove = False -------------------------------------------------------------------------
 
-    async def _resume(self) -> tuple[str, int] | None:
+    async def resume(self, choice: Choice) -> tuple[str, int] | None:
         """Start this server's kept container again, if it is the one that was asked for.
 
         Only without a GPU: a container that holds a card is started once in its life.
         """
-        assert self.choice is not None
         if self.remove:
             return None
         kept = await self._kept()
         if not kept:
             return None
-        await self._read_image()
+        image = read_image(await self.pool.engine.run(self.client.inspect_image, self.image))
         again = kept[0]
         labels = again.labels
         same = (
             len(kept) == 1
-            and not self.choice.profile.request.count
+            and not choice.profile.request.count
             and not labels.get(names.LABEL_DEVICES)
-            and again.image_id == self._image_id
-            and labels.get(names.LABEL_OPTIONS)
-            == json.dumps(dict(self.choice.options), sort_keys=True)
+            and again.image_id == image.id
+            and labels.get(names.LABEL_OPTIONS) == options_text(choice.options)
         )
         if not same:
             for row in kept:

@@ -16,6 +16,8 @@ from .devices import Inventory
 
 
 class Verdict(Enum):
+    """What a created container may do next."""
+
     START = "start"
     WAIT = "wait"  # somebody behind me in the order is listed too: it will yield or go
     YIELD = "yield"  # somebody is before me or already runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -73,16 +72,15 @@ def hub_id_path(configured: str, database_url: str) -> Path:
     scheme, _, rest = database_url.partition("///")
     if scheme.startswith("sqlite") and rest and not rest.startswith(":"):
         return Path(rest.partition("?")[0]).resolve().parent / HUB_ID_FILE
-    return Path(os.getcwd()) / HUB_ID_FILE
+    return Path.cwd() / HUB_ID_FILE
 
 
 def pool_of(spawner: Any) -> GPUPool:
     """The hub's one pool, made when its first spawner asks for it."""
     settings = spawner.user.settings
-    pool = settings.get(SETTING)
-    if pool is None:
-        pool = settings[SETTING] = _make_pool(spawner)
-    assert isinstance(pool, GPUPool)
+    if SETTING not in settings:
+        settings[SETTING] = _make_pool(spawner)
+    pool: GPUPool = settings[SETTING]
     return pool
 
 

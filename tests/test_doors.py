@@ -26,9 +26,7 @@ c.Spawner.consecutive_failure_limit = 3
 
 
 @pytest.fixture(scope="module")
-def hub(
-    engine: Engine, tiny_image: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Hub]:
+def hub(engine: Engine, tiny_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     with gpu_hub(tmp_path_factory.mktemp("doors"), engine, tiny_image, PROFILES) as hub:
         hub.add_users("holder", "late", "curious")
         yield hub
@@ -62,7 +60,9 @@ def test_form_shows_the_full_profile_disabled_and_the_cpu_one_open(full: Hub) ->
 
 def _input(page: str, slug: str) -> str:
     """The radio button of a profile."""
-    return next(tag for tag in page.split("<input")[1:] if f'value="{slug}"' in tag.split(">")[0]).split(">")[0]
+    return next(
+        tag for tag in page.split("<input")[1:] if f'value="{slug}"' in tag.split(">")[0]
+    ).split(">")[0]
 
 
 def test_link_with_a_full_profile_says_why_not(full: Hub) -> None:

@@ -26,9 +26,7 @@ def write(hub: Hub, user: str) -> int:
 
 
 @pytest.fixture
-def start(
-    engine: Engine, tiny_image: str, tmp_path: Path
-) -> Iterator[Callable[[str], Hub]]:
+def start(engine: Engine, tiny_image: str, tmp_path: Path) -> Iterator[Callable[[str], Hub]]:
     hubs: list[Hub] = []
 
     def begin(config: str) -> Hub:

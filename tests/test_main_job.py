@@ -90,9 +90,9 @@ def test_a_foreign_container_takes_its_card_out(hub: Hub, engine: Engine, tiny_i
     uuid = engine.uuids[1]
     request = {"Driver": "nvidia", "DeviceIDs": [uuid], "Capabilities": [["gpu"]]}
     host_config = engine.client.create_host_config(device_requests=[request])
-    foreign = engine.client.create_container(
-        tiny_image, ["sleep", "600"], host_config=host_config
-    )["Id"]
+    foreign = engine.client.create_container(tiny_image, ["sleep", "600"], host_config=host_config)[
+        "Id"
+    ]
     engine.client.start(foreign)
     try:
         for user in USERS[:3]:
@@ -116,9 +116,7 @@ def test_many_at_once_get_exactly_the_cards_there_are(
     with gpu_hub(tmp_path, engine, tiny_image, patient) as hub:
         hub.add_users(*users)
         with ThreadPoolExecutor(100) as pool:
-            answers = list(
-                pool.map(lambda user: hub.start_server(user, ONE, check=False), users)
-            )
+            answers = list(pool.map(lambda user: hub.start_server(user, ONE, check=False), users))
         refused = [a for a in answers if a.status_code == 503]
         granted = [u for u, a in zip(users, answers, strict=True) if a.status_code == 201]
         assert (len(granted), len(refused)) == (4, 96)
