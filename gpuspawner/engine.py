@@ -265,7 +265,7 @@ class Engine:
         return Detail(asks)
 
     def _inspect_detail(self, row: Row, facts: EngineFacts) -> Detail | None:
-        """One inspection, in a thread; None where it gave no answer in time."""
+        """One inspection, in a thread; None where it gave no answer that fits the listing."""
         try:
             answer = self._get_json(f"/containers/{row.id}/json", self._inspect_timeout_seconds)
         except APIError as error:
@@ -274,6 +274,8 @@ class Engine:
             return None
         asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)
         state = answer.get("State") or {}
+        if state.get("Running") and row.state in ("created", "exited"):
+            return None  # it has started since it was listed
         self._asks[row.id] = asks
         return Detail(
             asks=asks,
