@@ -153,6 +153,7 @@ async def test_a_row_that_is_being_created_is_known_as_missing(
 async def test_a_container_inside_its_start_is_waited_for(
     engine: Engine, machine: FakeMachine
 ) -> None:
+    engine._unknown_retry_seconds = 20
     one = machine.add(cards=("GPU-0",))
     one.starting = True
     asking = asyncio.ensure_future(engine.survey())
