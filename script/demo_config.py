@@ -30,6 +30,7 @@ c.Authenticator.admin_users = {"admin"}
 
 c.DockerSpawner.image = demo["image"]
 c.DockerSpawner.pull_policy = "never"  # built here, in no registry
+c.DockerSpawner.mem_limit = "4G"
 c.DockerSpawner.network_name = "bridge"
 c.DockerSpawner.use_internal_ip = True
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from ground import image
-from ground.engine import Engine, clear_dead_engines
+from ground.binaries import machine_binaries
+from ground.engine import Engine
 from ground.hub import Hub
 from ground.machine import GroundError
+from ground.registry import clear_dead_engines
 
-ENGINE_FIXTURES = {"engine", "tiny_image", "tiny_image_all", "notebook_image"}
+ENGINE_FIXTURES = {"engine", "can_run_engines", "tiny_image", "tiny_image_all", "notebook_image"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,24 +29,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("engine")
 
 
-def no_engine(error: GroundError) -> None:
+def no_engine(error: GroundError) -> NoReturn:
     """Skip, or fail where the engine is expected to be there."""
     if os.environ.get("CI"):
         pytest.fail(f"no engine, but CI is set: {error}", pytrace=False)
     pytest.skip(f"no engine: {error}")
 
 
+@pytest.fixture(scope="session")
+def can_run_engines() -> None:
+    """For a test that starts engines without the ``engine`` fixture."""
+    try:
+        if os.geteuid() != 0:
+            raise GroundError("a private engine needs root")
+        clear_dead_engines()
+        machine_binaries()
+    except GroundError as error:
+        no_engine(error)
+
+
 @pytest.fixture(scope="session", params=["hook", "cdi"])
 def engine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    can_run_engines: None,
 ) -> Iterator[Engine]:
     """A private engine with four simulated cards, of each kind in turn."""
     try:
-        clear_dead_engines()
         started = Engine(tmp_path_factory.mktemp(f"engine-{request.param}"), request.param).start()
-    except (GroundError, PermissionError) as error:
-        no_engine(GroundError(str(error)))
-        raise
+    except GroundError as error:
+        no_engine(error)
     yield started
     started.stop()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import shlex
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +30,8 @@ class Bridge:
     subnet: str
 
 
-def create_bridge() -> Bridge:
-    """Make a bridge on a free subnet.
+def create_bridge(reserved: Collection[str] = ()) -> Bridge:
+    """Make a bridge on a free subnet, under a name that is not ``reserved``.
 
     Raises:
         GroundError: every slot is taken, or the kernel refuses (not root, no such module).
@@ -40,7 +41,7 @@ def create_bridge() -> Bridge:
     for slot in range(_SLOTS):
         name = f"{PREFIX}{slot}"
         network = ipaddress.ip_network(f"10.{220 + slot}.0.0/16")
-        if any(network.overlaps(other) for other in taken) or _exists(name):
+        if name in reserved or _exists(name) or any(map(network.overlaps, taken)):
             continue
         try:
             run([ip, "link", "add", name, "type", "bridge"])

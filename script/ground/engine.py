@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -11,18 +10,18 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import docker
 
-from . import cards
+from . import cards, registry
 from .binaries import Binaries, current_binaries, machine_binaries
-from .bridge import Bridge, create_bridge, remove_bridge
-from .leftovers import clear_engine_folder, start_ticks
+from .bridge import Bridge
+from .leftovers import all_stopped
 from .machine import GroundError
 
 if TYPE_CHECKING:
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["hook", "cdi"]
 
-#: One file per engine that lives or died without its stop; named after its bridge.
-REGISTRY = Path("/run/gpuspawner-ground")
-
-#: Where containerd's shims put their sockets is fixed in containerd: too long paths fail there.
 _SOCKET_PATH_MAX = 100
 
 
@@ -95,6 +90,11 @@ class Engine:
         return self.folder / "docker.sock"
 
     @property
+    def run_folder(self) -> Path:
+        """What the daemons keep while they run."""
+        return registry.run_folder(self.bridge.name)
+
+    @property
     def url(self) -> str:
         return f"unix://{self.socket}"
 
@@ -152,11 +152,7 @@ class Engine:
             raise GroundError(f"{self.folder} is too long a path for the engine's socket")
         self.binaries  # noqa: B018 - a missing program is reported before anything is made
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _registry():
-            _clear_dead(self.folder)
-            clear_engine_folder(self.folder)
-            self._bridge = create_bridge()
-            _register(self._bridge.name, self.folder)
+        self._bridge = registry.claim_bridge(self.folder)
         try:
             self._write_files()
             self._start_containerd()
@@ -168,6 +164,7 @@ class Engine:
 
     def stop(self) -> None:
         """Remove all containers, end the daemons, take away bridge, mounts and (mostly) data."""
+        self.thaw()
         if self.running:
             with contextlib.suppress(docker.errors.DockerException, OSError):
                 self.remove_containers()
@@ -177,11 +174,8 @@ class Engine:
         for process in (self._dockerd, self._containerd):
             _end(process)
         self._dockerd = self._containerd = None
-        clear_engine_folder(self.folder)
         if self._bridge is not None:
-            with _registry():
-                remove_bridge(self._bridge.name)
-                (REGISTRY / f"{self._bridge.name}.json").unlink(missing_ok=True)
+            registry.release(self._bridge.name)
             self._bridge = None
         self._remove_files()
 
@@ -219,6 +213,9 @@ class Engine:
         """Stop dockerd from answering, with SIGSTOP; its socket still accepts."""
         if self._dockerd is not None:
             self._dockerd.send_signal(signal.SIGSTOP)
+            # Its threads stop one by one; until the last has, it may still answer.
+            while not all_stopped(self._dockerd.pid):
+                time.sleep(0.005)
 
     def thaw(self) -> None:
         """Undo :meth:`freeze`."""
@@ -259,6 +256,10 @@ class Engine:
 
     # -- inside ---------------------------------------------------------------------------------
 
+    @property
+    def _containerd_socket(self) -> Path:
+        return self.run_folder / "containerd.sock"
+
     def _write_files(self) -> None:
         hook = self.folder / "hook"
         cards.write_hook(hook)
@@ -268,11 +269,11 @@ class Engine:
         )
         config: dict[str, Any] = {
             "data-root": str(self.folder / "data"),
-            "exec-root": str(self.folder / "exec"),
+            "exec-root": str(self.run_folder / "docker"),
             "pidfile": str(self.folder / "dockerd.pid"),
             "hosts": [self.url],
             # A running containerd of the machine would be taken otherwise, with its containers.
-            "containerd": str(self.folder / "containerd.sock"),
+            "containerd": str(self._containerd_socket),
             "bridge": self.bridge.name,
             "iptables": False,
             "ip6tables": False,
@@ -288,14 +289,12 @@ class Engine:
         (self.folder / "daemon.json").write_text(json.dumps(config, indent=1))
 
     def _start_containerd(self) -> None:
-        socket = self.folder / "containerd.sock"
-        socket.unlink(missing_ok=True)
         command = [self.binaries.containerd, "--config", str(self.folder / "containerd.toml")]
         command += ["--root", str(self.folder / "containerd")]
-        command += ["--state", str(self.folder / "exec-containerd")]
-        command += ["--address", str(socket)]
+        command += ["--state", str(self.run_folder / "containerd")]
+        command += ["--address", str(self._containerd_socket)]
         self._containerd = self._spawn(command, "containerd")
-        self._wait_for("containerd", self._containerd, socket.exists)
+        self._wait_for("containerd", self._containerd, self._containerd_socket.exists)
 
     def _spawn(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         env = {key: value for key, value in os.environ.items() if not key.startswith("DOCKER_")}
@@ -355,49 +354,6 @@ class Engine:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-
-
-def clear_dead_engines() -> None:
-    """Take down every engine whose owner is gone, such as after a SIGKILL of a test run."""
-    with _registry():
-        _clear_dead()
-
-
-def _clear_dead(folder: Path | None = None) -> None:
-    """Take down engines without an owner; ``folder`` must not belong to a living one.
-
-    Raises:
-        GroundError: another process runs an engine in ``folder``.
-    """
-    for path in sorted(REGISTRY.glob("*.json")):
-        entry = _Entry(**json.loads(path.read_text()))
-        if start_ticks(entry.owner) == entry.owner_start:
-            if folder is not None and Path(entry.folder) == folder:
-                raise GroundError(f"process {entry.owner} already runs an engine in {folder}")
-            continue
-        clear_engine_folder(Path(entry.folder))
-        remove_bridge(path.stem)
-        path.unlink()
-
-
-@dataclass(frozen=True)
-class _Entry:
-    folder: str
-    owner: int
-    owner_start: int
-
-
-def _register(bridge: str, folder: Path) -> None:
-    entry = _Entry(str(folder), os.getpid(), start_ticks(os.getpid()))
-    (REGISTRY / f"{bridge}.json").write_text(json.dumps(asdict(entry)))
-
-
-@contextlib.contextmanager
-def _registry() -> Iterator[None]:
-    REGISTRY.mkdir(parents=True, exist_ok=True)
-    with (REGISTRY / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _end(process: subprocess.Popen[bytes] | None, timeout_seconds: float = 20) -> None:

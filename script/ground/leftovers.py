@@ -1,8 +1,8 @@
-"""Taking an engine down to the last process, mount and cgroup, by the folder it lives in.
+"""Taking an engine down to the last process, mount and cgroup, by the folders it lives in.
 
 Used at a normal stop for what the engine left, and at the next start for an engine whose owner was
-killed. Nothing outside the given folder is touched: a process counts as the engine's only if it is
-an engine program that names this folder in its command line, or was started by one.
+killed. Nothing outside the given folders is touched: a process counts as the engine's only if it
+is an engine program that names such a folder in its command line, or was started by one.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _PROGRAMS = ("dockerd", "containerd", "containerd-shim")
 _PROC = Path("/proc")
 
 
-def clear_engine_folder(folder: Path, *, timeout_seconds: float = 20) -> None:
-    """End every process of the engine in ``folder`` and undo its mounts and cgroups."""
-    containers = _container_ids(folder)
+def clear_engine(*folders: Path, timeout_seconds: float = 20) -> None:
+    """End every process of the engine in ``folders`` and undo its mounts and cgroups."""
+    containers = [name for folder in folders for name in _container_ids(folder)]
     deadline = time.monotonic() + timeout_seconds
-    while pids := engine_processes(folder):
+    while pids := engine_processes(*folders):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {sorted(pids)} of the engine in {folder} do not end")
+            raise TimeoutError(f"processes {sorted(pids)} of the engine in {folders[0]} do not end")
         time.sleep(0.02)
-    for target in reversed(mounts_below(folder)):
+    for target in reversed(mounts_below(*folders)):
         run([find_command("umount") or "umount", "--lazy", target])
     for container in containers:
         _remove_cgroups(container)
 
 
-def engine_processes(folder: Path) -> set[int]:
-    """PIDs of the engine in ``folder``: its daemons, its shims and all they started."""
+def engine_processes(*folders: Path) -> set[int]:
+    """PIDs of the engine in ``folders``: its daemons, its shims and all they started."""
     children: dict[int, list[int]] = {}
     roots: list[int] = []
     for entry in _PROC.iterdir():
@@ -53,7 +53,7 @@ def engine_processes(folder: Path) -> set[int]:
         if state == "Z":
             continue  # only its parent can reap it
         children.setdefault(int(parent), []).append(int(entry.name))
-        if _is_engine_program(words, folder):
+        if _is_engine_program(words, folders):
             roots.append(int(entry.name))
     found: set[int] = set()
     while roots:
@@ -64,12 +64,21 @@ def engine_processes(folder: Path) -> set[int]:
     return found
 
 
-def mounts_below(folder: Path) -> list[str]:
-    """Mount points below ``folder``, in the order they were made."""
-    prefix = f"{folder}/"
+def mounts_below(*folders: Path) -> list[str]:
+    """Mount points below ``folders``, in the order they were made."""
+    prefixes = tuple(f"{folder}/" for folder in folders)
     lines = (_PROC / "self" / "mountinfo").read_text().splitlines()
     points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
-    return [point for point in points if point.startswith(prefix)]
+    return [point for point in points if point.startswith(prefixes)]
+
+
+def all_stopped(pid: int) -> bool:
+    """True if every thread of a process is stopped by a signal, or the process has ended."""
+    states = []
+    for task in (_PROC / str(pid) / "task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            states.append(task.read_text().rpartition(")")[2].split()[0])
+    return all(state in "TZX" for state in states)
 
 
 def start_ticks(pid: int) -> int:
@@ -81,12 +90,13 @@ def start_ticks(pid: int) -> int:
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def _is_engine_program(words: Iterable[bytes], folder: Path) -> bool:
+def _is_engine_program(words: Iterable[bytes], folders: Iterable[Path]) -> bool:
     program, *arguments = [os.fsdecode(word) for word in words] or [""]
     name = Path(program).name
     if name not in _PROGRAMS and not name.startswith("containerd-shim"):
         return False
-    return any(word.startswith(f"{folder}/") for word in arguments)
+    prefixes = tuple(f"{folder}/" for folder in folders)
+    return any(word.startswith(prefixes) for word in arguments)
 
 
 def _container_ids(folder: Path) -> list[str]:

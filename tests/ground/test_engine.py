@@ -13,11 +13,11 @@ from typing import Any
 import docker
 import pytest
 import requests
-from ground import engine as engine_module
-from ground.engine import REGISTRY, Engine
+from ground.engine import Engine
 from ground.image import TINY, TINY_ALL, load_tiny
 from ground.leftovers import engine_processes, mounts_below, start_ticks
 from ground.machine import GroundError
+from ground.registry import REGISTRY, clear_dead_engines
 
 
 def nvidia(*uuids: str) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def test_an_engine_whose_owner_was_killed_is_taken_down_by_the_next(
     assert done.returncode == -9, done.stderr
     bridge = done.stdout.strip()
     assert engine_processes(engine.folder)
-    engine_module.clear_dead_engines()
+    clear_dead_engines()
     assert_nothing_left(engine, bridge)
 
 
