@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import docker.types
 import pytest
+from ground.hub import Hub
 from hypothesis import given
 from hypothesis import strategies as st
 from traitlets import TraitError
@@ -399,3 +401,19 @@ def test_a_real_hub_stops_at_start_with_the_line_and_no_traceback(
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr + ended.stdout
     assert not (tmp_path / "jupyterhub.sqlite").exists()
+
+
+def test_a_real_hub_starts_with_it_and_says_what_is_odd(make_hub: Callable[..., Hub]) -> None:
+    hub = make_hub(
+        """
+        import gpuspawner
+        c.GPUPool.inventory = "simulated"
+        c.JupyterHub.cleanup_servers = True
+        c.GPUSpawner.profile_list = [{"display_name": "A", "kubespawner_override": {}}]
+        gpuspawner.configure(c)
+        """.replace("\n        ", "\n")
+    )
+    spawner = hub.api("GET", "/info").json()["spawner"]
+    assert spawner["class"] == "gpuspawner.spawner.GPUSpawner"
+    assert "c.JupyterHub.cleanup_servers is True" in hub.log
+    assert "rename it" in hub.log
