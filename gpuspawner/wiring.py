@@ -113,5 +113,6 @@ def containers_in_database(session: Any) -> Collection[str]:
     """Container ids that the hub's database names as somebody's server."""
     from jupyterhub import orm
 
-    states = session.query(orm.Spawner.state).filter(orm.Spawner.state.isnot(None))
-    return {str(state.get("object_id", "")) for (state,) in states if state} - {""}
+    # Whole rows: for the column alone SQLAlchemy warns, as the hub's JSON type has no cache key.
+    states = [spawner.state for spawner in session.query(orm.Spawner)]
+    return {str(state.get("object_id", "")) for state in states if state} - {""}
