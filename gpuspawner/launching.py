@@ -32,6 +32,8 @@ from .spawner_base import Flight
 
 #: After this many yields to rivals the server is refused.
 MAX_YIELDS = 3
+#: How long before ``start_timeout`` a start that hangs is given up, in words.
+HUB_MARGIN_SECONDS = 1.0
 #: How long to wait for the removal of a container that yielded, before trying another card.
 YIELD_SECONDS = 10.0
 
@@ -50,7 +52,10 @@ class Launching(Admission):
         """
         self._launching = True
         try:
-            return await self._start(self.choice or await self.admit())
+            choice = self.choice or await self.admit()
+            return await asyncio.wait_for(self._start(choice), self._own_timeout_seconds)
+        except asyncio.TimeoutError:
+            raise self.refuse(self._too_slow()) from None
         except asyncio.CancelledError:
             # Without this an open progress page says "ready" of a server that was cancelled.
             self.server = None
@@ -66,6 +71,23 @@ class Launching(Admission):
             raise self.refuse(self.refusal_for_answer(error)) from None
         finally:
             self._launching = False
+
+    @property
+    def _own_timeout_seconds(self) -> float:
+        """A little less than ``start_timeout``, at which the hub would cancel without a word."""
+        return max(self.start_timeout - HUB_MARGIN_SECONDS, self.start_timeout / 2)
+
+    def _too_slow(self) -> GPURefusal:
+        step = self._events[-1]["message"] if self._events else "begin"
+        return GPURefusal(
+            messages.start_slow(),
+            reason="timeout",  # as the hub's own metric has it
+            status=503,
+            admin_message=(
+                f"not started within GPUSpawner.start_timeout = {self.start_timeout} s; the last "
+                f"step was {step!r}. Look at the engine's log, or raise the limit"
+            ),
+        )
 
     async def _start(self, choice: Choice) -> tuple[str, int]:
         resumed = await self.resume(choice)

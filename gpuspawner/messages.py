@@ -263,6 +263,14 @@ def start_failed() -> str:
     )
 
 
+def start_slow() -> str:
+    """The start took longer than it may."""
+    return (
+        "Your server took too long to start, so the start was given up. Please try again in a few "
+        "minutes; if it happens again, tell the hub's admins. Your files are safe."
+    )
+
+
 def out_of_space() -> str:
     """The disk under the engine is full."""
     return (
