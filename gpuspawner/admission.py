@@ -18,6 +18,7 @@ from .engine import NO_ANSWER
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
 from .options import Choice, parse_options
 from .pool import NoRoom, OverQuota
+from .pulls import PullError
 from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
 from .spawner_base import SpawnerBase
 
@@ -142,6 +143,8 @@ class Admission(SpawnerBase):
     def refusal_for_answer(self, error: Exception) -> GPURefusal:
         """The refusal for an error of the engine's own, in short words for the user."""
         status = error.status_code if isinstance(error, APIError) else None
+        if isinstance(error, PullError):
+            status = 500
         text = str(getattr(error, "explanation", None) or error)
         return refusal_from_fault(faults.engine_fault(status, text, image=str(self.image)))
 
@@ -167,7 +170,7 @@ class Admission(SpawnerBase):
                     ),
                 )
             ) from None
-        except NO_ANSWER as error:
+        except (PullError, *NO_ANSWER) as error:
             raise self.refuse(self.refusal_for_answer(error)) from None
         return image
 

@@ -26,6 +26,7 @@ from docker.errors import APIError
 from .asks import Asks, EngineFacts, parse_asks
 from .claims import Detail, Listing, Row, Survey, needs_detail
 from .errors import EngineUnknown
+from .pulls import Pulls
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ class Engine:
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-engine")
         # Questions have threads of their own: slow creates and pulls must not hold up a refusal.
         self._asking = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-ask")
+        self.pulls = Pulls(lambda: self.client)
         self.observers = tuple(observers)
         self.own_ids = tuple(own_ids)
         self._inspect_timeout_seconds = inspect_timeout_seconds

@@ -192,6 +192,9 @@ class Launching(Admission):
     async def _create(self, flight: Flight, merged: dict[str, Any]) -> dict[str, Any]:
         manifest = await self._manifest(flight, merged)
         for note in manifest.notes:
+        if method == "pull":
+            self.tell(15, "Downloading the image, which can take some minutes")
+            return self.pool.engine.pulls.pull(*args, **kwargs)
             self.log.warning("%s: %s", self._log_name, note)
         final = manifest.kwargs
         flight.with_hook = manifest.with_hook
