@@ -28,6 +28,7 @@ class Admission(SpawnerBase):
 
     async def run_pre_spawn_hook(self) -> None:
         """Check, pull, then run the admin's hook; a change of image there is pulled too."""
+        self._begun = True
         self._reset_progress()
         try:
             await self.admit()
@@ -54,8 +55,7 @@ class Admission(SpawnerBase):
         try:
             await self.pool.engine.connect()
             self.pool.start_cleaner()
-            await self.pool.remove_leftovers_of(self.user.name, self.name)
-            await self.pool.check(choice.profile.request, self.user.name, self.gpu_limit)
+            await self.pool.check(choice.profile.request, self.user.name, self.gpu_limit, self.name)
         except GPUSpawnerError as error:
             raise self.refuse(self.refusal_for(error)) from None
         return choice
@@ -133,7 +133,7 @@ class Admission(SpawnerBase):
             )
         if isinstance(error, EngineUnknown):
             return GPURefusal(
-                messages.engine_down(),
+                error.user_message or messages.engine_down(),
                 reason=names.REASON_ENGINE,
                 status=503,
                 admin_message=str(error),

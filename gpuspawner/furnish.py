@@ -22,6 +22,10 @@ from .identity import Identity
 #: Bytes read at a time of a home's archive: a tar header and no more than need be.
 _CHUNK_BYTES = 4096
 
+#: Who owns a path among an image's own files, by image id and path. An id names its content for
+#: ever, and asking costs the engine a mount of the container's files: a tenth of a quick start.
+_in_images: dict[tuple[str, str], Owner | None] = {}
+
 
 @dataclass(frozen=True)
 class Home:
@@ -57,9 +61,15 @@ def _exists(client: Any, volume: str) -> bool:
 
 
 async def furnish(
-    engine: Engine, ticket: Ticket, identity: Identity, home: Home, *, with_hook: bool
+    engine: Engine,
+    ticket: Ticket,
+    identity: Identity,
+    home: Home,
+    *,
+    image_id: str,
+    with_hook: bool,
 ) -> None:
-    """Furnish the ticket's created container.
+    """Furnish the ticket's created container, which is made of the image ``image_id``.
 
     Raises:
         ContainmentError: the home belongs to another user.
@@ -68,7 +78,13 @@ async def furnish(
     container_id, client = ticket.container_id, engine.client
 
     def work() -> None:
-        owner = owner_of(engine, container_id, identity.home)
+        place = (image_id, identity.home)
+        if home.mount is None and place in _in_images:
+            owner = _in_images[place]
+        else:
+            owner = owner_of(engine, container_id, identity.home)
+            if home.mount is None:
+                _in_images[place] = owner
         action = home_action(owner, identity, mount=home.mount, fresh=home.fresh)
         if isinstance(action, Refuse):
             raise HomeRefused(action.message)

@@ -47,7 +47,7 @@ def _make(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             os.link(name, path)
     finally:
-        os.unlink(name)
+        Path(name).unlink()
 
 
 def find_hub_id(path: Path) -> str:

@@ -75,7 +75,8 @@ class Launching(Admission):
     @property
     def _own_timeout_seconds(self) -> float:
         """A little less than ``start_timeout``, at which the hub would cancel without a word."""
-        return max(self.start_timeout - HUB_MARGIN_SECONDS, self.start_timeout / 2)
+        limit = float(self.start_timeout)
+        return max(limit - HUB_MARGIN_SECONDS, limit / 2)
 
     def _too_slow(self) -> GPURefusal:
         step = self._events[-1]["message"] if self._events else "begin"
@@ -150,7 +151,12 @@ class Launching(Admission):
         self.object_id = created[self.object_id_key]
         if flight.home is not None:
             await furnish(
-                pool.engine, ticket, flight.identity, flight.home, with_hook=flight.with_hook
+                pool.engine,
+                ticket,
+                flight.identity,
+                flight.home,
+                image_id=flight.image.id,
+                with_hook=flight.with_hook,
             )
         self.tell(60, "Waiting for your turn" if attempt.devices else "Starting your server")
         if not await pool.look(attempt, self.object_id):
@@ -187,14 +193,14 @@ class Launching(Admission):
         """Call the engine in a thread; a create within a start passes through the seam."""
         if method == "create_container" and self._flight is not None:
             return self._create(self._flight, kwargs)
+        if method == "pull":
+            self.tell(15, "Downloading the image, which can take some minutes")
+            return self.pool.engine.pulls.pull(*args, **kwargs)
         return super().docker(method, *args, **kwargs)
 
     async def _create(self, flight: Flight, merged: dict[str, Any]) -> dict[str, Any]:
         manifest = await self._manifest(flight, merged)
         for note in manifest.notes:
-        if method == "pull":
-            self.tell(15, "Downloading the image, which can take some minutes")
-            return self.pool.engine.pulls.pull(*args, **kwargs)
             self.log.warning("%s: %s", self._log_name, note)
         final = manifest.kwargs
         flight.with_hook = manifest.with_hook

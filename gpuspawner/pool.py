@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from . import names
+from . import messages, names
 from .attempts import Attempt, Attempts, State
 from .calls import Ending, Ticket
 from .cards import Holding, holding, see_cards
@@ -142,15 +142,23 @@ class GPUPool(PoolTraits):
 
     # -- placing and reserving ------------------------------------------------------------------
 
-    async def check(self, request: Request, user: str, limit: int) -> None:
+    async def check(self, request: Request, user: str, limit: int, server: str = "") -> None:
         """Admission: raise what :meth:`reserve` would raise now, reserving nothing.
 
-        It also begins a probe, so that a later :meth:`reserve` need not wait for one.
+        What an earlier hub process left of this server is removed first. A probe is begun, so that
+        a later :meth:`reserve` need not wait for one.
+
+        Raises:
+            NoRoom, OverQuota, EngineUnknown, ProbeError: as :meth:`reserve`.
         """
-        if request.count:
-            self.prober.refresh()
+        if not request.count:
+            await self._remove_leftovers(await self.engine.listing(), user, server)
+            return
+        self.prober.refresh()
+        view = await self.view()
+        if await self._remove_leftovers(view.survey.listing, user, server):
             view = await self.view()
-            self._decide(request, user, limit, view)
+        self._decide(request, user, limit, view)
 
     async def reserve(self, request: Request, *, user: str, server: str, limit: int) -> Attempt:
         """Choose cards and reserve them.
@@ -238,9 +246,16 @@ class GPUPool(PoolTraits):
         if mine is None:
             if survey.listing.by_id(container_id) is None:
                 raise EngineUnknown(
-                    f"container {container_id[:12]} was removed by somebody else before it started"
+                    f"container {container_id[:12]} was removed by somebody else before it started",
+                    user_message=messages.start_failed(),
                 )
-            return Verdict.YIELD  # its image's tag moved meanwhile: nobody would know it as ours
+            # Nobody would know it as ours. Once is a tag that moved; each time is a strange engine.
+            self.log.warning(
+                "Container %s is listed with another image id than the engine told for its image; "
+                "trying once more",
+                container_id[:12],
+            )
+            return Verdict.YIELD
         return judge(mine, claims, inventory)
 
     async def look_again(self, attempt: Attempt, container_id: str) -> bool:
@@ -381,23 +396,24 @@ class GPUPool(PoolTraits):
         await self.remover.until_gone(container_id)
         del self._releases[lease]
 
-    async def remove_leftovers_of(self, user: str, server: str) -> None:
-        """Before a new spawn of a server: remove what an earlier hub process left of it.
-
-        Raises:
-            EngineUnknown: the engine can't be asked.
-        """
-        listing = await self.engine.listing()
+    async def _remove_leftovers(self, listing: Listing, user: str, server: str) -> bool:
+        """Remove what an earlier hub process left of a server; True if there was something."""
         self._begin(listing)
-        for row in listing.rows:
-            if row.lease not in self.known() and self._is_leftover(row, user, server):
-                self.log.warning(
-                    "Removing container %s, left over of server %r of user %s",
-                    row.id[:12],
-                    server,
-                    user,
-                )
-                await self.remover.once(row.id)
+        known = self.known()
+        rows = [
+            row
+            for row in listing.rows
+            if row.lease not in known and self._is_leftover(row, user, server)
+        ]
+        for row in rows:
+            self.log.warning(
+                "Removing container %s, left over of server %r of user %s",
+                row.id[:12],
+                server,
+                user,
+            )
+            await self.remover.once(row.id)
+        return bool(rows)
 
     def _is_leftover(self, row: Row, user: str, server: str) -> bool:
         """Of this server, and neither kept for a restart nor another hub's with our id."""

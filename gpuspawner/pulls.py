@@ -35,7 +35,7 @@ class Pulls:
         Cancelling the wait ends no pull: the next one to ask finds it further on.
 
         Raises:
-            PullError, docker.errors.APIError: the engine's answer.
+            PullError, docker.errors.APIError: the engine refused.
             requests.RequestException: no answer.
         """
         key = (repository, tag)
@@ -53,16 +53,19 @@ class Pulls:
 
     def _run(self, key: tuple[str, str], pull: Future[None]) -> None:
         try:
-            for event in self._client().pull(*key, stream=True, decode=True):
-                # What fails after the first byte is told inside the stream of a 200.
-                if "error" in event:
-                    raise PullError(str(event["error"]))
+            self._pull(*key)
         except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
             self._forget(key)
             pull.set_exception(error)
         else:
             self._forget(key)
             pull.set_result(None)
+
+    def _pull(self, repository: str, tag: str) -> None:
+        # What fails after the first byte is told inside the stream of a 200.
+        for event in self._client().pull(repository, tag, stream=True, decode=True):
+            if "error" in event:
+                raise PullError(str(event["error"]))
 
     def _forget(self, key: tuple[str, str]) -> None:
         with self._lock:

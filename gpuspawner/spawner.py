@@ -60,6 +60,7 @@ class GPUSpawner(Standing):
         try:
             await self.pool.engine.connect()
             self.pool.start_cleaner()
+            self.pool.prober.refresh()  # for the next decision; this one takes the last answer
             view = await self.pool.view()
         except GPUSpawnerError as error:
             self.log.warning("The form has no counts: %s", error)

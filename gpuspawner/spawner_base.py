@@ -56,6 +56,7 @@ class SpawnerBase(SpawnerTraits):
     last_options: dict[str, str] | None = None
     _flight: Flight | None = None
     _launching = False
+    _begun = False  # a spawn began in this process: there is nothing of an earlier one to adopt
 
     # -- the pool and its threads ---------------------------------------------------------------
 

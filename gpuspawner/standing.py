@@ -145,6 +145,8 @@ class Standing(Launching):
         """None while the server runs, starts, or nobody can tell; else how it ended."""
         if self._launching:
             return None
+        if self._begun and not self.object_id and not self.lease:
+            return 0  # refused or over: quick, and right also while the engine can't be asked
         try:
             return await self._poll()
         except EngineUnknown as error:

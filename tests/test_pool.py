@@ -666,7 +666,7 @@ async def test_a_committed_copy_of_ours_does_not_become_ours(
     machine.commit(container, "copy")
     machine.add(image="copy", state="running", name="copy")
     await hub.spawn("bea")
-    await hub.pool.remove_leftovers_of("ada", "")
+    await hub.pool.check(Request(0), "ada", 0)
     assert {c.name for c in machine.live()} >= {"copy"}
 
 
@@ -787,7 +787,7 @@ async def test_a_twin_with_our_id_is_told_of_once_and_not_touched(
     machine.advance(10_000)
     await hub.pool.clean()
     await hub.pool.clean()
-    await hub.pool.remove_leftovers_of("ada", "")
+    await hub.pool.check(Request(0), "ada", 0)
     assert twin in machine.containers
     alarms = [r for r in caplog.records if r.levelno == logging.CRITICAL]
     assert len(alarms) == 1
@@ -804,7 +804,7 @@ async def test_a_new_spawn_removes_what_its_server_left_behind(
         machine.add(state="running").id,
     }
     machine.advance(30)
-    await hub.pool.remove_leftovers_of("ada", "")
+    await hub.pool.check(Request(0), "ada", 0)
     assert set(machine.containers) == others
     assert old not in machine.containers
 

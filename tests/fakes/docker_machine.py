@@ -568,10 +568,10 @@ class FakeClient:
                     return iter([data]), {"name": path, "size": len(data)}
         raise api_error(404, f"Could not find the file {path} in container {container}")
 
-    def pull(self, repository: str, tag: str | None = None, **kwargs: Any) -> str:
+    def pull(self, repository: str, tag: str | None = None, **kwargs: Any) -> list[Any]:
         name = f"{repository}:{tag}" if tag else repository
         self.machine.call("pull", lambda: self.machine.add_image(name), name)
-        return ""
+        return [{"status": f"Downloaded {name}"}]
 
     def info(self) -> dict[str, Any]:
         return dict(self.machine.call("info", lambda: dict(self.machine.info)))
