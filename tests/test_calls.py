@@ -57,7 +57,7 @@ def ticket(engine: Engine, ends: Ends) -> Ticket:
     return Ticket(engine, "L", ends)
 
 
-CREATE = {"image": "img", "name": "a"}
+CREATE = {"image": "img", "name": "one"}
 
 
 async def test_create_keeps_the_id(ticket: Ticket, machine: FakeMachine, ends: Ends) -> None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -281,6 +282,8 @@ class FakeMachine:
         known = self.images.get(image)
         if known is None:
             raise api_error(404, f"No such image: {image}")
+        if name and not re.fullmatch("[a-zA-Z0-9][a-zA-Z0-9_.-]+", name):
+            raise api_error(400, f"Invalid container name ({name})")
         if name and any(c.name == name for c in self.containers.values()):
             raise api_error(409, f'Conflict. The container name "/{name}" is already in use')
         made = FakeContainer(
