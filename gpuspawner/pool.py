@@ -448,10 +448,13 @@ class GPUPool(PoolTraits):
 
     def _ownership(self, listing: Listing) -> Ownership:
         self._begin(listing)
+        known = self.known()
+        strange = any(row.mine(self.hub_id) and row.lease not in known for row in listing.rows)
         return Ownership(
             hub_id=self.hub_id,
-            known=self.known(),
-            in_database=self._in_database(),
+            known=known,
+            # A hub has thousands of users: its database is asked only if there is a question.
+            in_database=self._in_database() if strange else frozenset(),
             since=self._begun,
             keep_ended=self._keep_ended,
         )
