@@ -1,0 +1,328 @@
+"""Students at the hub's pages, in a real browser with real notebook servers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+import browser as web
+from conftest import no_engine
+from gpu_hub import containers, gpu_hub
+from ground.engine import Engine
+from ground.hub import Hub
+from ground.machine import GroundError
+
+# One kind is enough here; on this one /dev shows what was given.
+pytestmark = [pytest.mark.browser, pytest.mark.parametrize("engine", ["cdi"], indirect=True)]
+
+#: Where set, the pictures of the documentation are taken anew.
+UPDATE = "GPUSPAWNER_UPDATE_IMAGES"
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+TWO_CARDS = """
+c.GPUPool.inventory = {"simulated": 2}
+"""
+PROFILES = """
+c.GPUSpawner.max_gpus_per_user = 4
+c.GPUSpawner.http_timeout = 600
+c.GPUSpawner.profile_list = [
+    {
+        "display_name": "One GPU",
+        "slug": "one-gpu",
+        "description": "A whole GPU for you alone.",
+        "gpu": {"count": 1},
+        "profile_options": {
+            "memory": {
+                "display_name": "Main memory",
+                "choices": {
+                    "16g": {"display_name": "16 GB", "spawner_override": {"mem_limit": "16G"}},
+                    "32g": {"display_name": "32 GB", "spawner_override": {"mem_limit": "32G"}},
+                },
+            },
+        },
+    },
+    {
+        "display_name": "Three GPUs",
+        "slug": "three-gpus",
+        "description": "For work that is split over three cards.",
+        "gpu": {"count": 3},
+    },
+    {
+        "display_name": "Never ready",
+        "slug": "never-ready",
+        "description": "One GPU, and a server that never answers.",
+        "gpu": {"count": 1},
+        "spawner_override": {"cmd": ["sleep", "3600"]},
+        "users": ["waiting"],
+    },
+    {
+        "display_name": "Without a GPU",
+        "slug": "cpu",
+        "description": "For writing, reading and lighter work.",
+    },
+]
+"""
+FACTS = (
+    "import json, os; print(json.dumps([os.environ['GPUSPAWNER_DEVICES'], os.getuid(), "
+    "sorted(n for n in os.listdir('/dev') if n.startswith('nvidia'))]))"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    try:
+        started = web.chromium()
+        with started as browser:
+            yield browser
+    except GroundError as error:
+        no_engine(error)
+
+
+@pytest.fixture
+def person(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open a page of another person, with a browser's settings of their own."""
+    contexts = []
+
+    def open_page(**kwargs: Any) -> Page:
+        contexts.append(web.new_context(browser, **kwargs))
+        return contexts[-1].new_page()
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def lab_hub(engine: Engine, notebook_image: str, tmp_path: Path) -> Iterator[Hub]:
+    with gpu_hub(tmp_path, engine, notebook_image, TWO_CARDS) as hub:
+        yield hub
+        engine.remove_containers()
+
+
+@pytest.fixture(scope="module")
+def shared_form_hub(
+    engine: Engine, tiny_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hub]:
+    with gpu_hub(tmp_path_factory.mktemp("form"), engine, tiny_image, PROFILES) as hub:
+        hub.add_users("holder1", "holder2", "student", "waiting", "newcomer")
+        yield hub
+
+
+@pytest.fixture
+def form_hub(shared_form_hub: Hub, engine: Engine) -> Iterator[Hub]:
+    yield shared_form_hub
+    for user in ("holder1", "holder2", "student", "waiting"):
+        if shared_form_hub.server(user) is not None:
+            shared_form_hub.stop_server(user)
+            shared_form_hub.wait_stopped(user)
+    shared_form_hub.wait(lambda: not containers(engine), "no container left")
+
+
+@pytest.fixture
+def partly_taken(form_hub: Hub) -> Hub:
+    """Two of four cards are free: too few for three."""
+    for holder in ("holder1", "holder2"):
+        form_hub.start_server(holder, {"profile": "one-gpu"})
+        form_hub.wait_ready(holder)
+    return form_hub
+
+
+@pytest.fixture
+def full(form_hub: Hub) -> Hub:
+    for holder, profile in (("holder1", "one-gpu"), ("holder2", "three-gpus")):
+        form_hub.start_server(holder, {"profile": profile})
+        form_hub.wait_ready(holder)
+    return form_hub
+
+
+# -- real notebook servers ----------------------------------------------------------------------
+
+
+def test_two_students_work_on_a_card_each_and_a_third_is_told_so(
+    lab_hub: Hub, engine: Engine, person: Callable[..., Page]
+) -> None:
+    third = person()
+    web.log_in(third, lab_hub, "third")  # the page is open before the cards are taken
+    expect(web.form(third)).to_contain_text("2 of 2 GPUs free")
+
+    seen = []
+    for user in ("first", "second"):
+        page = person()
+        web.log_in(page, lab_hub, user)
+        web.choose(page, "One GPU")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**/hub/spawn-pending/{user}*")
+        assert _progress(page) > 0
+        page.wait_for_url(f"**/user/{user}/lab*")
+        seen.append(json.loads(web.run_in_notebook(page, FACTS)))
+    (one, uid_one, dev_one), (two, uid_two, dev_two) = seen
+    assert {one, two} == set(engine.uuids[:2])
+    assert (uid_one, uid_two) == (1000, 1000)
+    assert dev_one == [f"nvidia{engine.uuids.index(one)}"]
+    assert dev_two == [f"nvidia{engine.uuids.index(two)}"]
+
+    web.choose(third, "One GPU")
+    third.keyboard.press("Enter")
+    refusal = third.locator(".spawn-error-msg")
+    expect(refusal).to_contain_text(
+        "Both GPUs are in use just now. You can start without a GPU, or try again in a few "
+        "minutes. Your files are safe."
+    )
+    expect(web.radio(third, "One GPU")).to_be_disabled()
+    web.choose(third, "Without a GPU")
+    third.keyboard.press("Enter")
+    third.wait_for_url("**/user/third/lab*")
+    devices, uid, dev = json.loads(web.run_in_notebook(third, FACTS))
+    assert (devices, uid, dev) == ("", 1000, [])
+
+
+def _progress(page: Page) -> int:
+    """The pending page's bar, once it has moved."""
+    moved = page.locator('#progress-bar:not([aria-valuenow="0"])')
+    moved.wait_for()
+    return int(moved.get_attribute("aria-valuenow") or 0)
+
+
+# -- the pending page ---------------------------------------------------------------------------
+
+
+def _start_never_ready(page: Page, hub: Hub) -> None:
+    web.log_in(page, hub, "waiting")
+    web.choose(page, "Never ready")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/hub/spawn-pending/waiting*")
+    expect(page.locator("#progress-message")).to_have_text("Starting your server")
+
+
+def test_reload_and_going_back_keep_the_one_server(
+    form_hub: Hub, engine: Engine, person: Callable[..., Page]
+) -> None:
+    page = person()
+    _start_never_ready(page, form_hub)
+    page.reload()
+    expect(page.locator("#progress-message")).to_have_text("Starting your server")
+    page.go_back()
+    page.goto(f"{form_hub.url}/hub/spawn")
+    page.wait_for_url("**/hub/spawn-pending/waiting*")
+    expect(page.locator("#progress-message")).to_have_text("Starting your server")
+    assert len(containers(engine)) == 1
+
+
+def test_stop_on_the_pending_page_gives_the_card_back(
+    form_hub: Hub, engine: Engine, person: Callable[..., Page]
+) -> None:
+    page = person()
+    _start_never_ready(page, form_hub)
+    page.get_by_role("button", name="Stop Server").click()
+    form_hub.wait_stopped("waiting")
+    form_hub.wait(lambda: not containers(engine), "no container left")
+    page.goto(f"{form_hub.url}/hub/spawn")
+    expect(web.form(page)).to_contain_text("4 of 4 GPUs free")
+
+
+# -- the form -----------------------------------------------------------------------------------
+
+
+def test_a_profile_without_room_cannot_be_chosen(
+    partly_taken: Hub, person: Callable[..., Page]
+) -> None:
+    page = person()
+    web.log_in(page, partly_taken, "student")
+    three = web.radio(page, "Three GPUs")
+    expect(three).to_be_disabled()
+    expect(three).to_have_accessible_description(
+        "For work that is split over three cards. 2 GPUs are free, this needs 3."
+    )
+    page.get_by_text("Three GPUs", exact=True).click(force=True)
+    expect(three).not_to_be_checked()
+    reached = []
+    web.tab_to(page, web.form(page).locator("input[type=radio]:checked"))
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+        reached.append(page.evaluate("document.activeElement.value"))
+    assert set(reached) == {"one-gpu", "cpu"}
+
+
+def test_keyboard_goes_from_profile_to_its_question_to_start(
+    partly_taken: Hub, person: Callable[..., Page]
+) -> None:
+    page = person()
+    web.log_in(page, partly_taken, "student")
+    web.choose(page, "One GPU")
+    page.keyboard.press("Tab")
+    memory = web.form(page).get_by_label("Main memory")
+    expect(memory).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(memory).to_have_value("32g")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Start")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/user/student/**")
+    chosen = partly_taken.wait_ready("student")["user_options"]
+    assert chosen == {"profile": "one-gpu", "memory": "32g"}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1100])
+def test_form_is_accessible_at_every_width_and_theme(
+    partly_taken: Hub, person: Callable[..., Page], theme: str, width: int
+) -> None:
+    page = person(color_scheme=theme, viewport={"width": width, "height": 800})
+    web.log_in(page, partly_taken, "student")
+    assert page.evaluate("document.documentElement.dataset.bsTheme || 'light'") == theme
+    found = Axe().run(page, context=".gpuspawner").response["violations"]
+    serious = [(f["id"], f["help"]) for f in found if f["impact"] in ("serious", "critical")]
+    assert serious == []
+    root = "document.documentElement"
+    assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+    card = web.form(page).locator(".gpuspawner-card").first
+    brightness = card.evaluate(
+        "e => getComputedStyle(e).backgroundColor.match(/[\\d.]+/g).slice(0, 3)"
+        ".reduce((sum, n) => sum + Number(n), 0) / 3"
+    )
+    assert (brightness < 128) == (theme == "dark")
+
+
+# -- pictures -----------------------------------------------------------------------------------
+
+
+def test_picture_of_the_form(
+    partly_taken: Hub, person: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = person(**_CAMERA)
+    web.log_in(page, partly_taken, "newcomer")
+    expect(web.form(page)).to_contain_text("2 of 4 GPUs free")
+    _take(page, tmp_path, "form.png")
+
+
+def test_picture_of_the_form_when_all_is_taken(
+    full: Hub, person: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = person(**_CAMERA)
+    web.log_in(page, full, "newcomer")
+    expect(web.form(page)).to_contain_text("All 4 GPUs are in use just now.")
+    expect(web.radio(page, "Without a GPU")).to_be_checked()
+    _take(page, tmp_path, "form-full.png")
+
+
+_CAMERA: dict[str, Any] = {
+    "viewport": {"width": 900, "height": 500},
+    "device_scale_factor": 2,
+    "color_scheme": "light",
+    "reduced_motion": "reduce",
+}
+
+
+def _take(page: Page, folder: Path, name: str) -> None:
+    page.mouse.move(0, 0)
+    picture = page.screenshot(path=folder / name, full_page=True, animations="disabled")
+    assert picture.startswith(b"\x89PNG")
+    if os.environ.get(UPDATE):
+        IMAGES.mkdir(parents=True, exist_ok=True)
+        (IMAGES / name).write_bytes(picture)
