@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes.rows import cards, sliced
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.rows import cards, sliced
 from gpuspawner.asks import Asks, EngineFacts, image_repository, parse_asks
 from gpuspawner.devices import Inventory
 
@@ -306,8 +306,11 @@ def test_the_admin_is_told_where_it_was_found() -> None:
 
 
 WORDS = st.sampled_from(
-    ["", "all", "0", "-1", "GPU-0", "MIG-a", "nvidia.com/gpu=0", "nvidia.com/gpu=", "=", "/", ":"]
-    + ["0:0", "::", "none", "gpu", "utility", "cdi", "nvidia", "/dev/nvidia0", "/dev", "²", "٣"]
+    [
+        *("", "all", "0", "-1", "GPU-0", "MIG-a", "0:0", "::", "none", "=", "/", ":", "\u00b2"),
+        *("nvidia.com/gpu=0", "nvidia.com/gpu=", "/dev/nvidia0", "/dev"),
+        *("gpu", "utility", "cdi", "nvidia", "\u0663"),
+    ]
 ) | st.text(max_size=6)
 MAYBE = st.none() | st.lists(WORDS, max_size=2)
 REQUESTS = st.fixed_dictionaries(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from docker.errors import APIError, InvalidVersion
-from fakes.docker_machine import FakeClient, FakeMachine
 from requests.exceptions import RequestException
 
+from fakes.docker_client import FakeClient
+from fakes.docker_machine import FakeMachine
 from gpuspawner.calls import Abandoned, Ending, Ticket
 from gpuspawner.engine import Engine
 
@@ -39,7 +40,7 @@ def machine() -> FakeMachine:
 
 
 @pytest.fixture
-async def engine(machine: FakeMachine) -> AsyncIterator[Engine]:
+async def edge(machine: FakeMachine) -> AsyncIterator[Engine]:
     client = FakeClient(machine)
     made = Engine(lambda: client)
     yield made
@@ -53,8 +54,8 @@ def ends() -> Ends:
 
 
 @pytest.fixture
-def ticket(engine: Engine, ends: Ends) -> Ticket:
-    return Ticket(engine, "L", ends)
+def ticket(edge: Engine, ends: Ends) -> Ticket:
+    return Ticket(edge, "L", ends)
 
 
 CREATE = {"image": "img", "name": "one"}

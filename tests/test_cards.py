@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from fakes.rows import HUB, OTHER_HUB, cards, claim, listing, ours, sliced
-
 from gpuspawner.attempts import Attempt, Attempts, State
 from gpuspawner.cards import SLICED, holding, see_cards
 from gpuspawner.claims import Claim, Claims, Survey, read_claims
@@ -51,7 +50,7 @@ def test_another_hubs_container_with_the_same_lease_is_not_hidden() -> None:
 
 def test_slices_and_parent_weigh_on_each_other_in_claims_and_reservations() -> None:
     (parent, whole) = see_cards(sliced(), [claim("a", ["MIG-a"])], Attempts(), HUB)
-    assert (parent.load, whole.load) == (1, 0)
+    assert [parent.load, whole.load] == [1, 0]
     assert parent.unavailable == SLICED
     (parent, _) = see_cards(sliced(), [], in_flight(attempt("L", "MIG-b")), HUB)
     assert parent.load == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from fakes.rows import HUB, IMAGE, OTHER_HUB, cards, claim, foreign, listing, ours, sliced
 
+from fakes.rows import HUB, IMAGE, OTHER_HUB, cards, claim, foreign, listing, ours, sliced
 from gpuspawner.asks import Asks
 from gpuspawner.claims import (
     Claims,
@@ -36,7 +36,7 @@ def read(
 def test_ours_claims_by_its_labels_without_inspection(state: str) -> None:
     (found,) = read(ours("GPU-1", "GPU-2", state=state)).claims
     assert found.devices == {"GPU-1", "GPU-2"}
-    assert (found.size, found.whose, found.lease) == (1, "mine", "L1")
+    assert [found.size, found.whose, found.lease] == [1, "mine", "L1"]
 
 
 @pytest.mark.parametrize("state", ["removing", "dead"])
@@ -81,9 +81,7 @@ def test_an_exited_one_without_inspection_is_unknown_not_free() -> None:
         (1000, Detail(missing=True), 0),
     ],
 )
-def test_a_created_outsider_claims_for_the_grace(
-    created: int, detail: Detail, claims: int
-) -> None:
+def test_a_created_outsider_claims_for_the_grace(created: int, detail: Detail, claims: int) -> None:
     found = read(foreign(state="created", created=created), x1=detail).claims
     assert len(found) == claims
 
@@ -92,7 +90,7 @@ def test_a_created_outsider_claims_for_the_grace(
 def test_a_live_outsider_claims_a_whole_card_whatever_its_age(state: str) -> None:
     detail = Detail(HOLDS_0, error="an old error", finished_at=1.0)
     (found,) = read(foreign(state=state, created=1), at=1e9, x1=detail).claims
-    assert (found.size, found.whose, found.lease) == (1, "outsider", "")
+    assert [found.size, found.whose, found.lease] == [1, "outsider", ""]
     assert found.why == "device request"
 
 
@@ -109,7 +107,7 @@ def test_a_commit_of_ours_is_an_outsider() -> None:
     assert not copy.lease
     assert needs_detail(copy)
     (found,) = read(copy, c1=Detail(HOLDS_0)).claims
-    assert (found.whose, found.devices) == ("outsider", {"GPU-0"})
+    assert [found.whose, found.devices] == ["outsider", {"GPU-0"}]
 
 
 def test_podman_writes_image_ids_without_the_algorithm() -> None:
@@ -132,7 +130,7 @@ def test_another_hubs_container_is_a_sibling() -> None:
 
 def test_roles() -> None:
     (daemon,) = read(ours("GPU-1", role="mps", state="running")).claims
-    assert (daemon.size, daemon.bars_exclusive) == (0, True)
+    assert [daemon.size, daemon.bars_exclusive] == [0, True]
     assert not read(ours("GPU-1", role="probe"), ours("GPU-1", role="observer")).claims
 
 

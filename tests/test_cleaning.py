@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fakes.rows import HUB, OTHER_HUB, foreign, listing, ours
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.rows import HUB, OTHER_HUB, foreign, listing, ours
 from gpuspawner.claims import LIVE_STATES, Row
 from gpuspawner.cleaning import Cleaning, Ownership, leftovers
 

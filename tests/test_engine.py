@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from docker.errors import APIError
-from fakes.docker_machine import FakeClient, FakeMachine
-from fakes.rows import HUB, IMAGE
 from requests.exceptions import ConnectionError as Unreachable
 
+from fakes.docker_client import FakeClient
+from fakes.docker_machine import FakeMachine
+from fakes.rows import HUB, IMAGE
 from gpuspawner.engine import Engine, read_date, read_info, read_row, read_time
 from gpuspawner.errors import EngineUnknown
 
@@ -22,7 +23,7 @@ def machine() -> FakeMachine:
 
 
 @pytest.fixture
-async def engine(machine: FakeMachine) -> AsyncIterator[Engine]:
+async def edge(machine: FakeMachine) -> AsyncIterator[Engine]:
     made = Engine(
         lambda: FakeClient(machine),
         threads=2,
@@ -94,154 +95,152 @@ def test_info_names_nvidias_runtimes_and_cdi_devices() -> None:
     assert (old.facts.default_runtime, old.cdi_devices) == ("runc", frozenset())
 
 
-async def test_ages_come_from_the_engines_clock(engine: Engine, machine: FakeMachine) -> None:
-    before = (await engine.listing()).at
+async def test_ages_come_from_the_engines_clock(edge: Engine, machine: FakeMachine) -> None:
+    before = (await edge.listing()).at
     machine.advance(500)
-    assert (await engine.listing()).at == before + 500
+    assert (await edge.listing()).at == before + 500
 
 
 async def test_an_outsider_is_inspected_once_in_its_life(
-    engine: Engine, machine: FakeMachine
+    edge: Engine, machine: FakeMachine
 ) -> None:
     one = machine.add(cards=("GPU-0",), state="running")
     for _ in range(3):
-        survey = await engine.survey()
+        survey = await edge.survey()
         assert survey.details[one.id].asks.ids == {"GPU-0"}
     assert machine.calls.count("inspect") == 1
     machine.rm_f(one.id)
-    assert not (await engine.survey()).details
-    assert not engine._asks, "what is gone is forgotten"
+    assert not (await edge.survey()).details
+    assert not edge._asks, "what is gone is forgotten"
 
 
-async def test_what_can_change_is_asked_each_time(engine: Engine, machine: FakeMachine) -> None:
+async def test_what_can_change_is_asked_each_time(edge: Engine, machine: FakeMachine) -> None:
     one = machine.add(cards=("GPU-0",), state="created")
-    assert not (await engine.survey()).details[one.id].error
+    assert not (await edge.survey()).details[one.id].error
     one.error = "no such device"
-    assert (await engine.survey()).details[one.id].error == "no such device"
+    assert (await edge.survey()).details[one.id].error == "no such device"
     machine.run(one.id)
     machine.exit(one.id)
-    assert (await engine.survey()).details[one.id].finished_at == pytest.approx(machine.now)
+    assert (await edge.survey()).details[one.id].finished_at == pytest.approx(machine.now)
     machine.advance(50)
     machine.run(one.id)
     machine.exit(one.id)
-    assert (await engine.survey()).details[one.id].finished_at == pytest.approx(machine.now)
+    assert (await edge.survey()).details[one.id].finished_at == pytest.approx(machine.now)
 
 
 async def test_ours_is_inspected_only_once_it_has_exited(
-    engine: Engine, machine: FakeMachine
+    edge: Engine, machine: FakeMachine
 ) -> None:
     image = str(machine.images["img"]["Id"])
     one = machine.add(cards=("GPU-0",), labels=ours(image=image))
-    await engine.survey()
+    await edge.survey()
     machine.run(one.id)
-    await engine.survey()
+    await edge.survey()
     assert "inspect" not in machine.calls
     machine.exit(one.id)
-    survey = await engine.survey()
+    survey = await edge.survey()
     assert survey.details[one.id].finished_at == pytest.approx(machine.now)
 
 
 async def test_a_row_that_is_being_created_is_known_as_missing(
-    engine: Engine, machine: FakeMachine
+    edge: Engine, machine: FakeMachine
 ) -> None:
     one = machine.add(cards=("GPU-0",), answers=False)
-    assert (await engine.survey()).details[one.id].missing
+    assert (await edge.survey()).details[one.id].missing
     one.answers = True
-    assert (await engine.survey()).details[one.id].asks.ids == {"GPU-0"}
+    assert (await edge.survey()).details[one.id].asks.ids == {"GPU-0"}
 
 
 async def test_a_container_inside_its_start_is_waited_for(
-    engine: Engine, machine: FakeMachine
+    edge: Engine, machine: FakeMachine
 ) -> None:
-    engine._unknown_retry_seconds = 20
+    edge._unknown_retry_seconds = 20
     one = machine.add(cards=("GPU-0",))
     one.starting = True
-    asking = asyncio.ensure_future(engine.survey())
+    asking = asyncio.ensure_future(edge.survey())
     while machine.calls.count("inspect") < 2:
         await asyncio.sleep(0.001)
     with machine.changed:
         one.starting = False
-        machine._run(one)
+        machine.set_running(one)
     survey = await asking
     assert survey.listing.rows[0].state == "running"
 
 
 async def test_one_that_stays_silent_makes_everything_unknown(
-    engine: Engine, machine: FakeMachine
+    edge: Engine, machine: FakeMachine
 ) -> None:
     one = machine.add(cards=("GPU-0",))
     one.starting = True
     with pytest.raises(EngineUnknown, match=one.id[:12]):
-        await engine.survey()
+        await edge.survey()
 
 
 @pytest.mark.parametrize("operation", ["list", "info"])
 @pytest.mark.parametrize("fault", ["unreachable", "lost", "cut", "500"])
 async def test_no_usable_answer_is_unknown(
-    engine: Engine, machine: FakeMachine, operation: str, fault: Any
+    edge: Engine, machine: FakeMachine, operation: str, fault: Any
 ) -> None:
     machine.fault(operation, fault)
     with pytest.raises(EngineUnknown, match="gave no usable answer"):
-        await engine.survey()
-    await engine.survey()
+        await edge.survey()
+    await edge.survey()
 
 
 async def test_the_engine_cannot_be_reached_at_all() -> None:
     def make() -> Any:
         raise Unreachable("connection refused")
 
-    engine = Engine(make)
+    edge = Engine(make)
     with pytest.raises(EngineUnknown, match="DOCKER_HOST"):
-        await engine.connect()
+        await edge.connect()
     with pytest.raises(EngineUnknown):
-        await engine.listing()
-    engine.close()
+        await edge.listing()
+    edge.close()
 
 
 async def test_an_error_reaches_all_who_share_the_survey(
-    engine: Engine, machine: FakeMachine
+    edge: Engine, machine: FakeMachine
 ) -> None:
     machine.fault("list", "500")
-    results = await asyncio.gather(
-        *(engine.survey() for _ in range(5)), return_exceptions=True
-    )
+    results = await asyncio.gather(*(edge.survey() for _ in range(5)), return_exceptions=True)
     assert all(isinstance(r, EngineUnknown) for r in results)
     assert machine.calls.count("list") == 1
 
 
-async def test_a_cancelled_caller_harms_no_other(engine: Engine, machine: FakeMachine) -> None:
+async def test_a_cancelled_caller_harms_no_other(edge: Engine, machine: FakeMachine) -> None:
     with machine.gate("list", "before"):
-        asking = [asyncio.ensure_future(engine.survey()) for _ in range(3)]
+        asking = [asyncio.ensure_future(edge.survey()) for _ in range(3)]
         while "list" not in machine.calls:
             await asyncio.sleep(0.001)
         asking[0].cancel()
         await asyncio.wait(asking[:1])
     await asyncio.gather(*asking[1:])
-    await engine.survey()
+    await edge.survey()
 
 
-async def test_inspect_by_id(engine: Engine, machine: FakeMachine) -> None:
+async def test_inspect_by_id(edge: Engine, machine: FakeMachine) -> None:
     one = machine.add()
-    assert (await engine.inspect(one.id) or {})["Id"] == one.id
-    assert await engine.inspect("absent") is None
+    assert (await edge.inspect(one.id) or {})["Id"] == one.id
+    assert await edge.inspect("absent") is None
     machine.fault("inspect", "500")
     with pytest.raises(EngineUnknown):
-        await engine.inspect(one.id)
+        await edge.inspect(one.id)
 
 
-async def test_removal_answers(engine: Engine, machine: FakeMachine) -> None:
+async def test_removal_answers(edge: Engine, machine: FakeMachine) -> None:
     running, created, going = (machine.add(state=s) for s in ("running", "created", "removing"))
-    assert await engine.remove(running.id, force=False) == "runs"
-    assert await engine.remove(created.id, force=False) == "gone"
-    assert await engine.remove(created.id, force=True) == "gone"
-    assert await engine.remove(going.id, force=True) == "removing"
-    assert await engine.remove(running.id, force=True) == "gone"
+    assert await edge.remove(running.id, force=False) == "runs"
+    assert await edge.remove(created.id, force=False) == "gone"
+    assert await edge.remove(created.id, force=True) == "gone"
+    assert await edge.remove(going.id, force=True) == "removing"
+    assert await edge.remove(running.id, force=True) == "gone"
     stuck = machine.add(state="running", unkillable=True)
     with pytest.raises(APIError):
-        await engine.remove(stuck.id, force=True)
+        await edge.remove(stuck.id, force=True)
 
 
-async def test_configured_observers_hold_nothing(engine: Engine, machine: FakeMachine) -> None:
+async def test_configured_observers_hold_nothing(edge: Engine, machine: FakeMachine) -> None:
     machine.add_image("lab/exporter:2")
     one = machine.add(cards=("GPU-0",), image="lab/exporter:2", state="running")
-    assert (await engine.survey()).details[one.id].asks.manner == "observes"
+    assert (await edge.survey()).details[one.id].asks.manner == "observes"

@@ -14,9 +14,10 @@ from typing import Any
 import docker
 import pytest
 from docker.errors import APIError
-from fakes.docker_machine import FakeClient, FakeMachine
-from fakes.rows import HUB
 
+from fakes.docker_client import FakeClient
+from fakes.docker_machine import FakeMachine
+from fakes.rows import HUB
 from gpuspawner.calls import Ending, Ticket
 from gpuspawner.claims import Row
 from gpuspawner.engine import Engine, read_time
@@ -225,8 +226,11 @@ class TestReal(Contract):
         client = docker.APIClient(base_url=clean_engine.url, timeout=60, max_pool_size=20)
         uuid = clean_engine.uuids[0]
         if clean_engine.kind == "cdi":
-            request = {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}"]}
-            bad = {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-of-yesterday"]}
+            request: dict[str, Any] = {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}"]}
+            bad: dict[str, Any] = {
+                "Driver": "cdi",
+                "DeviceIDs": ["nvidia.com/gpu=GPU-of-yesterday"],
+            }
         else:
             request = {"Driver": "nvidia", "DeviceIDs": [uuid], "Capabilities": [["gpu"]]}
             bad = {"Driver": "", "Count": 1, "Capabilities": [["no-such-capability"]]}

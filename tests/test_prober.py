@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from fakes.rows import cards
 
+from fakes.rows import cards
 from gpuspawner.devices import Inventory
 from gpuspawner.errors import ProbeError
 from gpuspawner.prober import Prober

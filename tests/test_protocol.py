@@ -10,14 +10,13 @@ The search proves the model can fail, too: each rule taken away gives two holder
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import lru_cache
 from itertools import permutations
 
 import pytest
-from fakes.rows import cards, claim
 
+from fakes.rows import cards, claim
 from gpuspawner.claims import Claim
 from gpuspawner.devices import Inventory
 from gpuspawner.verdict import Verdict, judge
@@ -32,88 +31,97 @@ CREATING, ASKS, READS, STARTS, REMOVES, DONE = range(6)
 ONE, HALF = Fraction(1), Fraction(1, 2)
 WHOLE: Request = (("GPU-0",), ONE)
 INVENTORY = cards(3)
-State = tuple[tuple[str, int, tuple[str, ...]], ...]
+One = tuple[str, int, tuple[str, ...]]
+State = tuple[One, ...]
 
 
-def search(
-    requests: list[Request], ranks: tuple[int, ...], verdict: Judge, *, ask_early: bool = False
-) -> tuple[int, State | None]:
-    """All reachable states.
+class Model:
+    """The engine and some hubs, each at one point of its way.
 
     Args:
         ranks: place of each container in the order of stamps.
         ask_early: the broken rule "look before create is answered".
-
-    Returns:
-        How many states there are, and one in which a card has too many holders, if any.
     """
-    count = len(requests)
 
-    def as_claim(i: int, shown: str) -> Claim:
-        devices, size = requests[i]
-        return claim(str(ranks[i]), devices, size=size, state=shown, created=ranks[i])
+    def __init__(
+        self,
+        requests: list[Request],
+        ranks: tuple[int, ...],
+        verdict: Judge,
+        *,
+        ask_early: bool = False,
+    ) -> None:
+        self.requests, self.ranks, self.verdict = requests, ranks, verdict
+        self.ask_early = ask_early
+        self._told: dict[tuple[int, tuple[str, ...]], Verdict] = {}
 
-    @lru_cache(maxsize=None)
-    def decide(i: int, seen: tuple[str, ...]) -> Verdict:
-        listed = [as_claim(j, seen[j]) for j in range(count) if seen[j] != NOT]
-        return verdict(as_claim(i, CREATED), listed, INVENTORY)
+    def claim(self, i: int, shown: str) -> Claim:
+        devices, size = self.requests[i]
+        return claim(str(self.ranks[i]), devices, size=size, state=shown, created=self.ranks[i])
 
-    def steps(state: State) -> list[State]:
+    def decide(self, i: int, seen: tuple[str, ...]) -> Verdict:
+        if (i, seen) not in self._told:
+            listed = [self.claim(j, shown) for j, shown in enumerate(seen) if shown != NOT]
+            self._told[i, seen] = self.verdict(self.claim(i, CREATED), listed, INVENTORY)
+        return self._told[i, seen]
+
+    def steps(self, state: State) -> Iterator[State]:
+        """Whatever may happen next."""
         shown = tuple(one[0] for one in state)
-        found: list[State] = []
+        for i, one in enumerate(state):
+            for after in (*self.hub_steps(i, one, shown), *self.engine_steps(one)):
+                yield (*state[:i], after, *state[i + 1 :])
 
-        def to(i: int, *values: object) -> None:
-            found.append((*state[:i], values, *state[i + 1 :]))  # type: ignore[arg-type]
+    def hub_steps(self, i: int, one: One, shown: tuple[str, ...]) -> Iterator[One]:
+        mine, at, seen = one
+        if at == CREATING:
+            yield CREATED, ASKS, seen
+            if self.ask_early and not seen:
+                yield mine, CREATING, shown
+        elif at == ASKS:
+            yield mine, READS, seen if self.ask_early and seen else shown
+        elif at == READS:
+            after = {Verdict.START: STARTS, Verdict.YIELD: REMOVES, Verdict.WAIT: ASKS}
+            yield mine, after[self.decide(i, seen)], ()
+        elif at == STARTS:
+            # Removed by a cleaner meanwhile: 404, and the attempt is over.
+            yield RUNNING if mine == CREATED else NOT, DONE, ()
+        elif at == REMOVES:
+            yield NOT, DONE, ()
 
-        for i, (mine, at, seen) in enumerate(state):
-            if at == CREATING:
-                to(i, CREATED, ASKS, seen)
-                if ask_early and not seen:
-                    to(i, mine, CREATING, shown)
-            elif at == ASKS:
-                to(i, mine, READS, seen if ask_early and seen else shown)
-            elif at == READS:
-                told = decide(i, seen)
-                after = {Verdict.START: STARTS, Verdict.YIELD: REMOVES, Verdict.WAIT: ASKS}[told]
-                to(i, mine, after, ())
-            elif at == STARTS:
-                # Removed by a cleaner meanwhile: 404, and the attempt is over.
-                to(i, RUNNING if mine == CREATED else NOT, DONE, ())
-            elif at == REMOVES:
-                to(i, NOT, DONE, ())
-            elif mine == RUNNING:
-                to(i, EXITED, DONE, ())
-            elif mine == EXITED:
-                to(i, NOT, DONE, ())
-            if mine == CREATED and at in (ASKS, READS, STARTS):
-                to(i, NOT, at, seen)
-        return found
+    def engine_steps(self, one: One) -> Iterator[One]:
+        mine, at, seen = one
+        if mine == CREATED and at in (ASKS, READS, STARTS):
+            yield NOT, at, seen
+        elif mine == RUNNING:
+            yield EXITED, at, seen
+        elif mine == EXITED:
+            yield NOT, at, seen
 
-    def broken(state: State) -> bool:
-        for device in {d for devices, _ in requests for d in devices}:
-            load = sum(
-                size
-                for (devices, size), one in zip(requests, state, strict=True)
-                if one[0] == RUNNING and device in devices
-            )
-            if load > 1:
-                return True
-        return False
+    def broken(self, state: State) -> bool:
+        """True if more runs on a card than fits."""
+        load: dict[str, Fraction] = {}
+        for (devices, size), one in zip(self.requests, state, strict=True):
+            for device in devices if one[0] == RUNNING else ():
+                load[device] = load.get(device, Fraction(0)) + size
+        return any(size > 1 for size in load.values())
 
-    first: State = tuple((NOT, CREATING, ()) for _ in requests)
-    known, frontier = {first}, [first]
-    while frontier:
-        state = frontier.pop()
-        if broken(state):
-            return len(known), state
-        for after in steps(state):
-            if after not in known:
-                known.add(after)
-                frontier.append(after)
-    return len(known), None
+    def search(self) -> tuple[int, State | None]:
+        """How many states can be reached, and one that is broken, if any."""
+        first: State = tuple((NOT, CREATING, ()) for _ in self.requests)
+        known, frontier = {first}, [first]
+        while frontier:
+            state = frontier.pop()
+            if self.broken(state):
+                return len(known), state
+            for after in self.steps(state):
+                if after not in known:
+                    known.add(after)
+                    frontier.append(after)
+        return len(known), None
 
 
-SCENES = {
+SCENES: dict[str, list[Request]] = {
     "two": [WHOLE, WHOLE],
     "three": [WHOLE, WHOLE, WHOLE],
     "halves": [(("GPU-0",), HALF), (("GPU-0",), HALF), (("GPU-0",), HALF)],
@@ -126,7 +134,7 @@ SCENES = {
 def test_no_interleaving_gives_a_card_to_two(scene: str) -> None:
     requests = SCENES[scene]
     for ranks in permutations(range(len(requests))):
-        states, bad = search(requests, ranks, judge)
+        states, bad = Model(requests, ranks, judge).search()
         assert bad is None
         assert states > 50, "the search saw nothing"
 
@@ -147,12 +155,13 @@ def never_looks(mine: Claim, claims: list[Claim], inventory: Inventory) -> Verdi
 
 @pytest.mark.parametrize("mutant", [earlier_wins, blind_to_created, never_looks])
 def test_without_one_rule_a_card_has_two_holders(mutant: Judge) -> None:
-    found = [search([WHOLE, WHOLE], ranks, mutant)[1] for ranks in permutations(range(2))]
+    found = [Model([WHOLE, WHOLE], ranks, mutant).search()[1] for ranks in permutations(range(2))]
     assert any(found)
 
 
 def test_a_listing_begun_before_create_was_answered_proves_nothing() -> None:
     found = [
-        search([WHOLE, WHOLE], ranks, judge, ask_early=True)[1] for ranks in permutations(range(2))
+        Model([WHOLE, WHOLE], ranks, judge, ask_early=True).search()[1]
+        for ranks in permutations(range(2))
     ]
     assert any(found)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from fakes.rows import cards, claim, sliced
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.rows import cards, claim, sliced
 from gpuspawner.claims import Claim
 from gpuspawner.devices import Inventory
 from gpuspawner.verdict import Verdict, judge, second_look

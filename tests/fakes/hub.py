@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection
+from fractions import Fraction
 from typing import Any
 
 from gpuspawner.attempts import Attempt, State
@@ -12,7 +14,8 @@ from gpuspawner.engine import Engine
 from gpuspawner.placement import Request
 from gpuspawner.pool import GPUPool
 
-from .docker_machine import FakeClient, FakeMachine
+from .docker_client import FakeClient
+from .docker_machine import FakeMachine
 from .rows import HUB
 
 #: The product's rule: after this many yields a spawn is refused.
@@ -79,7 +82,11 @@ class FakeHub:
 
     def kwargs(self, attempt: Attempt) -> dict[str, Any]:
         """What is created for an attempt."""
-        request = {"Driver": "nvidia", "DeviceIDs": list(attempt.devices), "Capabilities": [["gpu"]]}
+        request = {
+            "Driver": "nvidia",
+            "DeviceIDs": list(attempt.devices),
+            "Capabilities": [["gpu"]],
+        }
         return {
             "image": "img",
             "name": f"jupyter-{attempt.owner[0]}-{attempt.lease[:8]}",
@@ -134,3 +141,27 @@ class FakeHub:
         """As at the end of the process: calls under way are finished, threads end."""
         self.engine.close()
         self.engine.executor.shutdown(wait=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; a test whose condition never comes fails."""
+
+    async def poll() -> None:
+        while not condition():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(poll(), 20)
+
+
+async def in_thread(function: Callable[[], None]) -> None:
+    await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+def idle(hub: FakeHub) -> bool:
+    """Nothing in flight, nothing being released."""
+    return not len(hub.pool.attempts) and not hub.pool._releases
+
+
+def left_by(owner: FakeHub, lease: str, state: str, **labels: str) -> str:
+    attempt = Attempt(lease, (), Fraction(1), (labels.pop("user", "ada"), ""))
+    return owner.machine.add(state=state, labels=owner.labels(attempt, **labels)).id
