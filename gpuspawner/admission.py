@@ -84,8 +84,10 @@ class Admission(SpawnerBase):
 
     def _store_options(self, options: Mapping[str, str]) -> None:
         self.user_options = dict(options)
-        self.orm_spawner.user_options = dict(options)
-        self.user.db.commit()
+        # Mostly the hub has stored the same already, and a commit is the dearest part of a refusal.
+        if self.orm_spawner.user_options != options:
+            self.orm_spawner.user_options = dict(options)
+            self.user.db.commit()
 
     def _apply(self, choice: Choice) -> None:
         """Set the traits of the profile and its options; a dict is merged into what is there."""
