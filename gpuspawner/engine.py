@@ -188,7 +188,8 @@ class Engine:
         """
         try:
             return await self._ask(self._list)
-        except NO_ANSWER as error:
+        except (*NO_ANSWER, KeyError, TypeError, ValueError) as error:
+            # The latter three: an answer, but not a container list. Unknown is busy.
             raise _unreachable(error) from error
 
     def _list(self) -> Listing:

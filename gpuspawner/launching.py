@@ -210,7 +210,7 @@ class Launching(Admission):
             try:
                 return await flight.ticket.create(final)
             except APIError as error:
-                if error.status_code != 409:
+                if error.status_code != 409 or "in use" not in str(error.explanation):
                     raise
             # The name is taken. By a listed container: take another name. By none: an older
             # create is still inside the engine and will appear or fail.

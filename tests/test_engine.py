@@ -244,3 +244,18 @@ async def test_configured_observers_hold_nothing(edge: Engine, machine: FakeMach
     machine.add_image("lab/exporter:2")
     one = machine.add(cards=("GPU-0",), image="lab/exporter:2", state="running")
     assert (await edge.survey()).details[one.id].asks.manner == "observes"
+
+
+@pytest.mark.parametrize("answer", [{"message": "ok"}, [{"no": "id"}], [None], "text", 3])
+async def test_an_answer_that_is_no_container_list_is_unknown(
+    edge: Engine, monkeypatch: pytest.MonkeyPatch, answer: object
+) -> None:
+    class Odd:
+        headers: dict[str, str] = {}  # noqa: RUF012 - no Date either
+
+        def json(self) -> object:
+            return answer
+
+    monkeypatch.setattr(edge, "get", lambda *_args, **_kwargs: Odd())
+    with pytest.raises(EngineUnknown):
+        await edge.listing()
