@@ -1,0 +1,200 @@
+"""Hubs that restart, containers that end by themselves, two hubs on one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from gpu_hub import cards_in_use, containers, gpu_hub, inside
+from ground.engine import Engine
+from ground.hub import Hub
+from ground.machine import GroundError
+
+pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
+
+ONE = {"profile": "one-gpu"}
+CPU = {"profile": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def shared_hub(
+    engine: Engine, tiny_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hub]:
+    with gpu_hub(tmp_path_factory.mktemp("restart"), engine, tiny_image) as hub:
+        hub.add_users("ada", "ben", "cleo")
+        yield hub
+
+
+@pytest.fixture
+def hub(shared_hub: Hub, engine: Engine) -> Iterator[Hub]:
+    yield shared_hub
+    clear(shared_hub)
+    shared_hub.wait(lambda: not containers(engine), "no container left")
+
+
+def clear(hub: Hub, *users: str) -> None:
+    for user in users or ("ada", "ben", "cleo"):
+        if hub.server(user):
+            hub.stop_server(user)
+            hub.wait_stopped(user)
+
+
+def start(hub: Hub, user: str, options: dict[str, str] = ONE) -> dict[str, Any]:
+    hub.start_server(user, options)
+    hub.wait_ready(user)
+    return inside(hub, user)
+
+
+def card(hub: Hub, user: str) -> str:
+    uuid: str = inside(hub, user)["env"]["GPUSPAWNER_DEVICES"]
+    return uuid
+
+
+@pytest.mark.parametrize("end", [Hub.stop, Hub.kill], ids=["stopped", "killed"])
+def test_a_restart_changes_nothing(hub: Hub, engine: Engine, end: Callable[[Hub], None]) -> None:
+    for user, options in (("ada", ONE), ("ben", CPU)):
+        start(hub, user, options)
+    before = {row["Id"]: row["Labels"] for row in containers(engine)}
+    uuid = card(hub, "ada")
+    end(hub)
+    hub.start()
+    for user, options in (("ada", ONE), ("ben", CPU)):
+        assert hub.wait_ready(user)["user_options"] == options
+    assert card(hub, "ada") == uuid
+    assert inside(hub, "ben")["env"]["GPUSPAWNER_DEVICES"] == ""
+    assert {row["Id"]: row["Labels"] for row in containers(engine)} == before
+    start(hub, "cleo")
+    assert card(hub, "cleo") != uuid
+    assert max(cards_in_use(engine).values()) == 1
+    clear(hub)
+    hub.wait(lambda: not containers(engine), "stops after a restart remove the containers")
+
+
+def test_shut_down_from_inside_frees_the_card(hub: Hub, engine: Engine) -> None:
+    start(hub, "ada")
+    with_exit = hub.user_get("ada", "exit")
+    assert with_exit.ok
+    hub.wait_stopped("ada")
+    hub.wait(lambda: not containers(engine), "its container is removed")
+
+
+def test_removed_behind_the_hubs_back_frees_the_card(hub: Hub, engine: Engine) -> None:
+    start(hub, "ada")
+    [row] = containers(engine)
+    engine.client.remove_container(row["Id"], force=True)
+    hub.wait_stopped("ada")
+    assert start(hub, "ada")["env"]["GPUSPAWNER_DEVICES"]
+
+
+def test_docker_restart_keeps_the_server_and_its_card(hub: Hub, engine: Engine) -> None:
+    uuid = start(hub, "ada")["env"]["GPUSPAWNER_DEVICES"]
+    [row] = containers(engine)
+    engine.client.restart(row["Id"], timeout=0)
+    hub.start_server("ben", ONE)
+    hub.wait_ready("ben")
+    hub.wait(lambda: inside(hub, "ada"), "the server answers again")
+    assert card(hub, "ada") == uuid != card(hub, "ben")
+
+
+# -- remove = False -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def keeping_hub(
+    engine: Engine, tiny_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hub]:
+    config = "c.DockerSpawner.remove = False\n"
+    with gpu_hub(tmp_path_factory.mktemp("keeping"), engine, tiny_image, config) as hub:
+        yield hub
+
+
+def write(hub: Hub, user: str) -> None:
+    token = {"Authorization": f"token {hub.token}"}
+    url = f"{hub.url}/user/{user}/write"
+    assert requests.post(url, params={"name": "kept"}, data=b"x", headers=token, timeout=30).ok
+
+
+def kept(hub: Hub, user: str) -> bool:
+    return hub.user_get(user, "read?path=/home/jovyan/kept").ok
+
+
+def test_a_kept_cpu_container_is_started_again(keeping_hub: Hub, engine: Engine) -> None:
+    hub = keeping_hub
+    hub.add_users("dan")
+    start(hub, "dan", CPU)
+    write(hub, "dan")
+    [first] = containers(engine)
+    clear(hub, "dan")
+    assert [row["State"] for row in containers(engine)] == ["exited"]
+    start(hub, "dan", CPU)
+    [again] = containers(engine)
+    assert again["Id"] == first["Id"]
+    assert kept(hub, "dan")
+    # With a GPU it is another container, and that one is never started twice.
+    clear(hub, "dan")
+    start(hub, "dan")
+    [gpu] = containers(engine)
+    assert gpu["Id"] != first["Id"]
+    assert not kept(hub, "dan")
+    write(hub, "dan")
+    clear(hub, "dan")
+    start(hub, "dan")
+    [other] = containers(engine)
+    assert other["Id"] != gpu["Id"]
+    assert not kept(hub, "dan")
+    clear(hub, "dan")
+    hub.wait(lambda: not containers(engine), "a GPU's container is not kept")
+
+
+def test_a_kept_container_outlives_the_hub(keeping_hub: Hub, engine: Engine) -> None:
+    hub = keeping_hub
+    hub.add_users("eve")
+    start(hub, "eve", CPU)
+    write(hub, "eve")
+    clear(hub, "eve")
+    hub.restart()
+    start(hub, "eve", CPU)
+    assert kept(hub, "eve")
+    clear(hub, "eve")
+    hub.api("DELETE", "users/eve")
+    engine.remove_containers()
+
+
+# -- two hubs -----------------------------------------------------------------------------------
+
+
+def test_two_hubs_with_the_same_users_share_the_cards(
+    hub: Hub, engine: Engine, tiny_image: str, tmp_path: Path
+) -> None:
+    users = ["ada", "ben", "cleo"]
+    with gpu_hub(tmp_path / "other", engine, tiny_image) as other:
+        other.add_users(*users)
+        places = [(each, user) for user in users for each in (hub, other)]
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(pool.map(lambda p: p[0].start_server(p[1], ONE, check=False), places))
+        for (each, user), answer in zip(places, answers, strict=True):
+            if answer.status_code != 503:
+                try:
+                    each.wait_ready(user)
+                except GroundError:
+                    # Refused after the POST was answered: outrun by the other hub.
+                    assert each.server(user) is None
+        served = [(each, user) for each, user in places if each.server(user)]
+        assert cards_in_use(engine) == dict.fromkeys(engine.uuids, 1)
+        assert len(served) == 4
+        seen = {card(each, user) for each, user in served}
+        assert seen == set(engine.uuids)
+        # Each stops its own, and the other's of the same name goes on.
+        mine = [user for each, user in served if each is hub]
+        theirs = [user for each, user in served if each is other]
+        clear(hub)
+        for user in theirs:
+            inside(other, user)
+        assert len(containers(engine)) == len(theirs)
+        assert len(mine) + len(theirs) == 4
+        clear(other)
