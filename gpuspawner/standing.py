@@ -16,7 +16,7 @@ from docker.errors import APIError
 from . import names
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
 from .engine import NO_ANSWER
-from .errors import EngineUnknown
+from .errors import ConfigError, EngineUnknown, GPUSpawnerError
 from .launching import Launching
 from .manifest import options_text, read_image
 from .options import Choice
@@ -178,7 +178,7 @@ class Standing(Launching):
         """Ask the engine, not the database: a hub killed in mid-start stored no address."""
         try:
             ip, port = await self.get_ip_and_port()
-        except (*NO_ANSWER, EngineUnknown, RuntimeError) as error:
+        except (*NO_ANSWER, GPUSpawnerError, RuntimeError) as error:
             self.log.warning("Address of %s taken from the database: %s", self._log_name, error)
             return str(self.server.url) if self.server else ""
         proto = "https" if self.internal_ssl else "http"
@@ -241,13 +241,37 @@ class Standing(Launching):
                 await self.pool.engine.remove(row.id, force=False)
             return None
         await self._adopt(again)
+        starting = self.pool.engine.submit(self.client.start, again.id)
         try:
-            await self.docker("start", again.id)
+            await asyncio.wrap_future(starting)
+            if self.post_start_cmd:
+                await self.post_start_exec()
             address: tuple[str, int] = await self.get_ip_and_port()
         except BaseException:
+            # It must not run on without an owner; its files are the user's, so it is not removed.
+            starting.add_done_callback(lambda _: self._stop_unowned(again.id))
             self.clear_state()
             raise
         return address
+
+    def _stop_unowned(self, container_id: str) -> None:
+        """Stop a container that nobody waits for; called in whatever thread ended its start."""
+        try:
+            self.pool.engine.submit(self.client.stop, container_id)
+        except RuntimeError:
+            # The hub ends and takes no more work: this is one of its last threads.
+            self.client.stop(container_id)
+
+    def get_network_ip(self, network_settings: Mapping[str, Any]) -> str:
+        networks = network_settings["Networks"]
+        if self.network_name not in networks:
+            raise ConfigError(
+                f"GPUSpawner.network_name is {self.network_name!r}, but the container is on "
+                f"{', '.join(networks) or 'none'}; set network_name instead of a network in "
+                "extra_host_config. A container kept by remove = False stays on its old network: "
+                "remove it"
+            )
+        return str(networks[self.network_name]["IPAddress"])
 
     async def _kept(self) -> list[Row]:
         listing = await self.pool.engine.listing()

@@ -14,6 +14,7 @@ from gpu_hub import cards_in_use, containers, gpu_hub, inside
 from ground.engine import Engine
 from ground.hub import Hub
 from ground.machine import GroundError
+from orders import CONFIG, order
 
 pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
 
@@ -163,6 +164,34 @@ def test_a_kept_container_outlives_the_hub(keeping_hub: Hub, engine: Engine) -> 
     clear(hub, "eve")
     hub.api("DELETE", "users/eve")
     engine.remove_containers()
+
+
+def test_a_kept_container_that_can_not_be_reached_does_not_run_on(
+    engine: Engine, tiny_image: str, tmp_path: Path
+) -> None:
+    config = "c.DockerSpawner.remove = False\n" + CONFIG
+    network = engine.client.create_network("elsewhere")
+    try:
+        with gpu_hub(tmp_path / "hub", engine, tiny_image, config) as hub:
+            order(hub, "fay")
+            start(hub, "fay", CPU)
+            write(hub, "fay")
+            clear(hub, "fay")
+            order(hub, "fay", network_name="elsewhere")
+            answer = hub.start_server("fay", CPU, check=False)
+            assert answer.status_code == 503
+            assert "could not be started" in answer.json()["message"]
+            assert "network_name is 'elsewhere', but the container is on bridge" in hub.log
+            assert "Traceback" not in hub.log
+            hub.wait(lambda: containers(engine)[0]["State"] == "exited", "it does not run on")
+            order(hub, "fay", post_start_cmd="touch /home/jovyan/told")
+            start(hub, "fay", CPU)
+            assert kept(hub, "fay")
+            assert hub.user_get("fay", "read?path=/home/jovyan/told").ok
+            clear(hub, "fay")
+    finally:
+        engine.remove_containers()
+        engine.client.remove_network(network["Id"])
 
 
 # -- two hubs -----------------------------------------------------------------------------------
