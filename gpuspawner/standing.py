@@ -154,6 +154,8 @@ class Standing(Launching):
             return None
 
     async def _poll(self) -> int | str | None:
+        # Also where nobody opens a form after a restart: what a killed hub left is cleaned.
+        self.pool.start_cleaner()
         listing = await self.pool.engine.listing()
         row = self._find(listing)
         if row is not None and row.state == "exited":
