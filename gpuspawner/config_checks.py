@@ -125,7 +125,7 @@ def _collisions(setting: Setting, policy: Policy) -> list[tuple[str, str]]:
     if key in ("options_form", "options_from_form", "apply_user_options") and value:
         return [("", _FORM_IS_OURS)]
     if key == "env_keep":
-        return [(f" ({name!r})", _NOT_FROM_THE_HUB) for name in value if reserved_env(name)]
+        return [(f" ({name!r})", _NOT_FROM_THE_HUB) for name in value if reserved_env(str(name))]
     try:
         return collisions(key, value, policy)
     except ContainmentError as error:

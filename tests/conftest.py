@@ -11,13 +11,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import hypothesis
 import pytest
+
 from ground import image
 from ground.binaries import machine_binaries
 from ground.engine import Engine
 from ground.hub import Hub
 from ground.machine import GroundError
 from ground.registry import clear_dead_engines
+
+# On a busy machine neither the time of an example nor that of making one says anything.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 ENGINE_FIXTURES = {"engine", "can_run_engines", "tiny_image", "tiny_image_all", "notebook_image"}
 

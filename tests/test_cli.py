@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ground.engine import Engine
 
 from gpuspawner import __version__, cli, names
 from gpuspawner.claims import Claims, Listing, Survey
@@ -22,6 +21,7 @@ from gpuspawner.cli_report import devices_report, leases_report
 from gpuspawner.devices import Device, Inventory
 from gpuspawner.inventory import simulated_inventory
 from gpuspawner.pool import View
+from ground.engine import Engine
 
 CARDS = [device.uuid for device in simulated_inventory(4).devices]
 HUB = "0123456789abcdef0123456789abcdef"

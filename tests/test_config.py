@@ -12,7 +12,6 @@ from typing import Any
 
 import docker.types
 import pytest
-from ground.hub import Hub
 from hypothesis import given
 from hypothesis import strategies as st
 from traitlets import TraitError
@@ -23,6 +22,7 @@ from gpuspawner import GPUSpawner, configure
 from gpuspawner.config_sections import BadConfigError, Sections
 from gpuspawner.errors import ConfigError
 from gpuspawner.pool_traits import PoolTraits
+from ground.hub import Hub
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from html import unescape
 
 import pytest
-from ground.engine import Engine
-from ground.hub import Hub
 
 from gpu_hub import containers, gpu_hub
+from ground.engine import Engine
+from ground.hub import Hub
 
 ALL_TAKEN = "All 4 GPUs are in use just now."
 PROFILES = """

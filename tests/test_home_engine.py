@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import requests
-from ground.engine import Engine
-from ground.hub import Hub
 
 from gpu_hub import containers, gpu_hub, inside
+from ground.engine import Engine
+from ground.hub import Hub
 
 CPU = {"profile": "cpu"}
 

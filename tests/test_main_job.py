@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from ground.engine import Engine
-from ground.hub import Hub
 
 from gpu_hub import cards_in_use, containers, gpu_hub, inside
+from ground.engine import Engine
+from ground.hub import Hub
 
 ONE = {"profile": "one-gpu"}
 CPU = {"profile": "cpu"}

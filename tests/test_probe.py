@@ -11,6 +11,13 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 import pytest
+
+from gpuspawner import nvml
+from gpuspawner.devices import Device, Inventory, Process
+from gpuspawner.errors import ProbeError
+from gpuspawner.inventory import NVMLSource
+from gpuspawner.nvml_calls import UnreadableError
+from gpuspawner.probe import Attributor, container_ids
 from standin import (
     GPU_IS_LOST,
     NO_PERMISSION,
@@ -21,13 +28,6 @@ from standin import (
     Fault,
     built_or_skip,
 )
-
-from gpuspawner import nvml
-from gpuspawner.devices import Device, Inventory, Process
-from gpuspawner.errors import ProbeError
-from gpuspawner.inventory import NVMLSource
-from gpuspawner.nvml_calls import UnreadableError
-from gpuspawner.probe import Attributor, container_ids
 
 A, B = "a1" * 32, "b2" * 32
 

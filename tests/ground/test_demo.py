@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import pytest
 import requests
+
 from ground import demo
 from ground.leftovers import engine_processes, mounts_below
 from ground.machine import free_ports

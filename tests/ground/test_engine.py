@@ -13,6 +13,7 @@ from typing import Any
 import docker
 import pytest
 import requests
+
 from ground.engine import Engine
 from ground.image import TINY, TINY_ALL, load_tiny
 from ground.leftovers import engine_processes, mounts_below, start_ticks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from ground.engine import Engine
 from ground.hub import Hub
 from ground.machine import GroundError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from ground.machine import AptSource, GroundError, apt_sources, distribution_source, run
 
 
