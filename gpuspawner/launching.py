@@ -245,7 +245,6 @@ class Launching(Admission):
             ),
             driver=await self._driver(flight.attempt),
             fraction=self._fraction(flight.attempt),
-            admin_env={k: v for k, v in self.environment.items() if v is not None},
         )
 
     async def _driver(self, attempt: Attempt) -> str:

@@ -70,21 +70,22 @@ def build(
     policy: Policy,
     driver: str,
     fraction: Fraction,
-    admin_env: Mapping[str, Any],
 ) -> Manifest:
     """The last word on a container.
 
     Args:
         merged: keyword arguments as everybody else left them.
         driver: ``cdi``, ``nvidia`` or ``none``.
-        fraction: part of each card's memory that frameworks may take.
-        admin_env: what the configuration sets; its framework variables win.
+        fraction: part of each card's memory that frameworks may take. Framework variables in
+            ``merged`` win over it.
 
     Raises:
         ContainmentError: they ask for what the policy does not allow.
     """
     final, notes = contain(merged, policy)
-    with_hook = bool(attempt.devices) and memory.needs_hook(fraction)
+    # The hub sets no framework's variable, so what is there is the admin's.
+    admin_env = {name: text for name, text in final["environment"].items() if text is not None}
+    with_hook = bool(attempt.devices) and memory.needs_hook(fraction, admin_env)
     if with_hook and final["host_config"].get("ReadonlyRootfs"):
         with_hook = False
         notes.append(

@@ -25,6 +25,9 @@ JAX_FRACTION: Final = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 JAX_FRACTION_NEW: Final = "XLA_CLIENT_MEM_FRACTION"
 CUPY_LIMIT: Final = "CUPY_GPU_MEMORY_LIMIT"
 TENSORFLOW_GROWTH: Final = "TF_FORCE_GPU_ALLOW_GROWTH"
+#: Where an admin may have told PyTorch from 2.10 on a fraction, by either name.
+PYTORCH_OPTIONS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_PYTORCH_FRACTION = "per_process_memory_fraction"
 
 _SIX_DIGITS_DOWN = Context(prec=6, rounding=ROUND_FLOOR)
 
@@ -119,13 +122,18 @@ def _jax_env(
     return env
 
 
-def needs_hook(fraction: Fraction | float | str) -> bool:
+def needs_hook(fraction: Fraction | float | str, admin_env: Mapping[str, object]) -> bool:
     """True if the startup hook has something to do, so is worth copying into the container.
+
+    Args:
+        fraction: part of each visible device, above 0 and at most 1.
+        admin_env: what the configuration sets. A fraction for PyTorch there wins.
 
     Raises:
         ConfigError: the fraction is out of range.
     """
-    return check_fraction(fraction) < 1
+    told = any(_PYTORCH_FRACTION in str(admin_env.get(name, "")) for name in PYTORCH_OPTIONS)
+    return check_fraction(fraction) < 1 and not told
 
 
 def hook_env(image_env: Mapping[str, str], admin_env: Mapping[str, object]) -> dict[str, str]:

@@ -144,8 +144,14 @@ def test_no_pytorch_key(fraction: Fraction) -> None:
 
 
 def test_needs_hook() -> None:
-    assert needs_hook("1/2")
-    assert not needs_hook(1)
+    assert needs_hook("1/2", {})
+    assert not needs_hook(1, {})
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_admins_own_fraction_for_pytorch_wins(name: str) -> None:
+    assert not needs_hook("1/2", {name: "per_process_memory_fraction:0.3"})
+    assert needs_hook("1/2", {name: "expandable_segments:True"})
 
 
 @pytest.mark.parametrize(
