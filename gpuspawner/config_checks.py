@@ -27,6 +27,8 @@ from .spawner import GPUSpawner
 #: Sections that other versions will have.
 _LATER_SECTIONS = {"GPUSwarmSpawner": "Docker Swarm", "GPUStatus": "the status service"}
 _OUR_SECTIONS = ("GPUSpawner", "GPUPool")
+#: Settings of ours that other versions will have: what looks after cards that are not clean.
+_LATER_SETTINGS = frozenset({"clean_probes", "foreign_memory_mib"})
 #: How some traits of the hub's own fail on a value of another kind.
 _STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 _CONTAINERS = (list, dict, set)
@@ -68,6 +70,8 @@ def _is_ours(sections: Sections, name: str) -> bool:
 def _known_settings(c: Config, section: str, cls: type[Configurable]) -> None:
     known = cls.class_trait_names(config=True)
     for setting in settings(c, section):
+        if section == "GPUPool" and setting.key in _LATER_SETTINGS:
+            raise BadConfigError(f"{setting.line}: not in this version; remove it")
         if setting.key not in known:
             raise BadConfigError(
                 f"{setting.line}: there is no such setting{_hint(setting.key, section, known)}"
@@ -237,7 +241,14 @@ def _check_profiles(spawner: GPUSpawner, sections: Sections) -> list[str]:
         )
     except ConfigError as error:
         raise BadConfigError(_from_line(str(error), line)) from error
-    return [_from_line(warning, line) for warning in profiles.warnings]
+    limit = spawner.max_gpus_per_user
+    beyond = [
+        f"{line}: {profile.display_name!r} asks for {profile.request.count} GPUs, but "
+        f"{sections.line('max_gpus_per_user')} is {limit}, so nobody can start it; raise that"
+        for profile in profiles.profiles
+        if 0 < limit < profile.request.count
+    ]
+    return [*(_from_line(warning, line) for warning in profiles.warnings), *beyond]
 
 
 def _from_line(text: str, line: str) -> str:

@@ -41,10 +41,19 @@ class ProfileState:
         return f"{self.free} of {messages.gpus(self.total)} free"
 
 
-def state_of(request: Request, cards: Sequence[Card]) -> ProfileState:
-    """The state of a profile from the cards of the machine; without a GPU it is always open."""
+def state_of(
+    request: Request, cards: Sequence[Card], *, held: int = 0, limit: int = 0
+) -> ProfileState:
+    """The state of a profile from the cards of the machine; without a GPU it is always open.
+
+    Args:
+        held: cards that the user's servers have already.
+        limit: most that they may have together; 0 for no limit.
+    """
     if request.count == 0:
         return ProfileState()
+    if limit and held + request.count > limit:
+        return ProfileState(disabled=messages.disabled_by_quota(limit, held, request.count))
     suitable = [c for c in cards if suits(c, request)]
     free = sum(1 for c in suitable if not c.unavailable and c.load + request.share <= 1)
     found = place(request, cards)

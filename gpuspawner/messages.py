@@ -234,6 +234,13 @@ def quota(
     return f"{may}, and {has}{asks}. {stop}{instead}"
 
 
+def disabled_by_quota(limit: int, held: int, requested: int) -> str:
+    """Why the user's own limit closes a profile on the form, in a few words."""
+    has = f", and your servers have {_them(held)}" if held else ""
+    asks = "" if held >= limit else f"; this needs {requested}"
+    return f"You may use {gpus(limit)} at a time{has}{asks}."
+
+
 def _them(held: int) -> str:
     return "it" if held == 1 else f"{held}"
 

@@ -105,8 +105,10 @@ class GPUPool(PoolTraits):
             created_grace_seconds=self.created_grace_seconds,
             orphan_grace_seconds=self.orphan_grace_seconds,
         )
+        source = source_from_config(self.inventory)
+        self.log.info("The list of GPUs comes from %s", source.description)
         self.prober = Prober(
-            source_from_config(self.inventory),
+            source,
             max_age_seconds=self.probe_max_age_seconds,
             log=self.log,
         )
@@ -139,6 +141,10 @@ class GPUPool(PoolTraits):
     def cards(self, view: View) -> tuple[Card, ...]:
         """The cards as they stand now, with this process's reservations."""
         return see_cards(view.inventory, view.claims.claims, self.attempts, self.hub_id)
+
+    def holding(self, user: str, view: View) -> Holding:
+        """The cards that a user's servers have, with this process's reservations."""
+        return holding(user, view.claims.claims, self.attempts, self._releases)
 
     # -- placing and reserving ------------------------------------------------------------------
 
@@ -194,7 +200,7 @@ class GPUPool(PoolTraits):
         return attempt
 
     def _decide(self, request: Request, user: str, limit: int, view: View) -> Placement:
-        held = holding(user, view.claims.claims, self.attempts, self._releases)
+        held = self.holding(user, view)
         if limit and held.total + request.count > limit:
             raise OverQuota(limit, request.count, held)
         cards = self.cards(view)

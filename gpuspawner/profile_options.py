@@ -28,10 +28,14 @@ _UNLISTED_KEYS = (
     "enabled", "display_name", "display_name_in_choices", "validation_regex", "validation_message",
     "spawner_override", "kubespawner_override",
 )  # fmt: skip
-#: Spawner attributes that a profile can't set: they say who is served, or what profiles are.
+#: Spawner attributes that a profile can't set: they say who is served and how much, or what
+#: profiles are.
 _NOT_FOR_PROFILES = frozenset(
-    {"profile_list", "user_options", "options_form", "options_from_form", "apply_user_options"}
-)
+    {
+        "profile_list", "user_options", "options_form", "options_from_form", "apply_user_options",
+        "max_gpus_per_user",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

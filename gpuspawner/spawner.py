@@ -68,7 +68,10 @@ class GPUSpawner(Standing):
             states = {p.slug: unknown for p in allowed if p.request.count}
         else:
             cards = self.pool.cards(view)
-            states = {p.slug: state_of(p.request, cards) for p in allowed}
+            held = self.pool.holding(self.user.name, view).total
+            states = {
+                p.slug: state_of(p.request, cards, held=held, limit=self.gpu_limit) for p in allowed
+            }
             if view.inventory.source == "simulated":
                 notice = notice or SIMULATED
         return render(

@@ -117,6 +117,18 @@ def test_the_admin_is_warned_of_old_words(
     assert "c.GPUSpawner.profile_list: entry 0 ('A')" in caplog.text
 
 
+def test_the_admin_is_warned_of_a_profile_that_nobody_can_start(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuspawner.config.get_logger", lambda: logging.getLogger("hub"))
+    text = 'c.GPUSpawner.profile_list = [{"display_name": "A", "gpu": {"count": 2}}]'
+    configure(config(text))
+    assert "'A' asks for 2 GPUs, but c.GPUSpawner.max_gpus_per_user is 1" in caplog.text
+    caplog.clear()
+    configure(config(text + "; c.GPUSpawner.max_gpus_per_user = 2"))
+    assert "asks for" not in caplog.text
+
+
 def test_the_file_at_the_top_is_right_as_it_is() -> None:
     c = PyFileConfigLoader("jupyterhub_config.py", path=str(ROOT)).load_config()
     assert c.JupyterHub.spawner_class is GPUSpawner
@@ -146,6 +158,10 @@ REFUSED = {
     ),
     "c.GPUPool.xyz = 1": ("c.GPUPool.xyz: there is no such setting", "docs/reference"),
     "c.GpuSpawner.uid = 1": ("c.GpuSpawner:", "c.GPUSpawner?"),
+    "c.GPUPool.foreign_memory_mib = 500": (
+        "c.GPUPool.foreign_memory_mib:",
+        "not in this version",
+    ),
     "c.GPUStatus.port = 1": ("c.GPUStatus:", "not in this version"),
     "c.GPUSwarmSpawner.uid = 1": ("c.GPUSwarmSpawner:", "not in this version"),
     'c.JupyterHub.spawner_class = "docker"': ("c.JupyterHub.spawner_class = 'docker'", "subclass"),

@@ -205,9 +205,11 @@ def test_extra_create_kwargs_cannot_widen(hub: Hub, engine: Engine, manner: str)
 
 
 def test_a_memory_fraction_reaches_python_inside(hub: Hub, engine: Engine) -> None:
-    user = order(hub, "half", memory_fraction=0.5)
+    own = {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    user = order(hub, "half", memory_fraction=0.5, extra_create_kwargs={"environment": own})
     found = inspection(hub, engine, user)
     env = env_of(found)
+    assert env["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"  # the admin's own value wins
     assert env["GPUSPAWNER_MEMORY_FRACTION"] == "0.5"
     assert env["CUPY_GPU_MEMORY_LIMIT"] == "50%"
     assert env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.5"
@@ -259,6 +261,9 @@ def test_named_servers_count_against_the_users_limit(hub: Hub, engine: Engine) -
     assert answer.json()["message"].startswith(
         "You may use 2 GPUs at a time, and 2 of your servers"
     )
+    # The form does not offer what would be refused.
+    form = hub.login(user).get_form(name="c").text
+    assert "You may use 2 GPUs at a time, and your servers have 2." in form
     assert hub.start_server(user, CPU, "c").status_code == 201
     assert 'reason="gpu-quota"' in hub.api("GET", "../metrics").text
 

@@ -232,6 +232,14 @@ def test_the_state_of_a_profile() -> None:
     assert (none.count, none.disabled) == ("", "This machine has no GPU with 48 GB.")
 
 
+def test_what_the_users_limit_forbids_is_disabled() -> None:
+    cards = [card(0), card(1)]
+    assert state_of(Request(1), cards, held=1, limit=2).disabled == ""
+    assert state_of(Request(2), cards, held=5, limit=0).disabled == ""
+    assert state_of(Request(0), cards, held=2, limit=2) == ProfileState()
+    assert "at a time" in state_of(Request(2), cards, held=1, limit=2).disabled
+
+
 junk = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=6) | st.sampled_from([EVIL]),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner),

@@ -194,6 +194,21 @@ QUOTA = [
 ]
 
 
+def test_quota_on_the_form() -> None:
+    for text, words in (
+        (
+            messages.disabled_by_quota(1, 1, 1),
+            "You may use 1 GPU at a time, and your servers have it.",
+        ),
+        (messages.disabled_by_quota(1, 0, 2), "You may use 1 GPU at a time; this needs 2."),
+        (
+            messages.disabled_by_quota(3, 2, 2),
+            "You may use 3 GPUs at a time, and your servers have 2; this needs 2.",
+        ),
+    ):
+        assert text == words
+
+
 @pytest.mark.parametrize(("text", "words"), QUOTA)
 def test_quota(text: str, words: str) -> None:
     assert text == words
