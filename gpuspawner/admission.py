@@ -148,7 +148,10 @@ class Admission(SpawnerBase):
         if isinstance(error, PullError):
             status = 500
         text = str(getattr(error, "explanation", None) or error)
-        return refusal_from_fault(faults.engine_fault(status, text, image=str(self.image)))
+        offers = self.pool.prober.cuda_version
+        return refusal_from_fault(
+            faults.engine_fault(status, text, image=str(self.image), offers=offers)
+        )
 
     async def _pull(self) -> str:
         """Have the image on the engine, before any GPU is taken.

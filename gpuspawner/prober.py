@@ -25,6 +25,11 @@ class Prober:
         self._last_at = 0.0
         self._running: asyncio.Task[Inventory] | None = None
 
+    @property
+    def cuda_version(self) -> str | None:
+        """What the driver last said it offers, such as ``12.8``; None if it was not told."""
+        return self._last.cuda_version if self._last else None
+
     def refresh(self) -> asyncio.Task[Inventory]:
         """Begin a probe, or join the one under way."""
         if self._running is None or self._running.done():

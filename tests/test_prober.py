@@ -50,6 +50,13 @@ async def test_a_fresh_answer_is_used_again_and_an_old_one_is_not() -> None:
     assert len((await probe.latest(-1)).devices) == 2
 
 
+async def test_the_cuda_version_is_the_last_one_told() -> None:
+    probe = prober(Source([Inventory(cuda_version="12.8")]))
+    assert probe.cuda_version is None
+    await probe.latest(60)
+    assert probe.cuda_version == "12.8"
+
+
 async def test_a_missed_probe_keeps_the_last_for_a_while_only() -> None:
     source = Source([cards(1), MISSED])
     assert (await prober(source).latest(60)).devices
