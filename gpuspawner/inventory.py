@@ -251,15 +251,6 @@ def _parse(status: int, out: bytes, err: bytes) -> Inventory:
     raise fault
 
 
-def read_now(source: Source) -> Inventory:
-    """:meth:`Source.read` for a command, outside any event loop.
-
-    Raises:
-        ProbeError: no usable answer.
-    """
-    return asyncio.run(source.read())
-
-
 _ALLOWED = """use one of
   c.GPUPool.inventory = "nvml"        # ask the local NVIDIA driver
   c.GPUPool.inventory = "simulated"   # four cards that do not exist

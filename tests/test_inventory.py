@@ -25,7 +25,6 @@ from gpuspawner.inventory import (
     NVMLSource,
     SimulatedSource,
     Source,
-    read_now,
     simulated_inventory,
     source_from_config,
 )
@@ -43,6 +42,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def driver(library: Path) -> FakeDriver:
     return FakeDriver(library)
+
+
+def read_now(source: Source) -> Inventory:
+    return asyncio.run(source.read())
 
 
 # -- the contract of every source -------------------------------------------------------------
