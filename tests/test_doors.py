@@ -80,6 +80,14 @@ def test_pending_page_says_why_not(full: Hub) -> None:
     assert ALL_TAKEN in unescape(page.text)
 
 
+def test_progress_stream_says_why_not(full: Hub) -> None:
+    full.start_server("late", {"profile": "one-gpu"}, check=False)
+    [event] = full.progress("late")
+    assert event["failed"]
+    assert event["message"].startswith(f"Spawn failed: {ALL_TAKEN}")
+    assert event["html_message"].startswith(ALL_TAKEN)
+
+
 def test_rest_says_why_not(full: Hub) -> None:
     answer = full.start_server("late", {"profile": "one-gpu"}, check=False)
     assert answer.status_code == 503
@@ -140,7 +148,12 @@ def test_a_forbidden_profile_is_403_at_every_door(hub: Hub) -> None:
 
 def test_junk_in_the_form_is_400(hub: Hub) -> None:
     student = hub.login("curious")
-    for data in ({"profile": "nothing"}, {"profile": "cpu", "runtime": "nvidia"}):
+    for data in (
+        {"profile": "nothing"},
+        {"profile": "cpu", "runtime": "nvidia"},
+        {"profile": "x" * 10_000_000},
+        {"x" * 10_000_000: "y", "profile": "cpu"},
+    ):
         assert student.post_form(data).status_code == 400
 
 

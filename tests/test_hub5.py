@@ -79,6 +79,9 @@ def test_the_text_is_the_same_at_every_door(hub: Hub) -> None:
         assert page.status_code == 429
         assert ALL_TAKEN in unescape(page.text)
         assert "Traceback" not in page.text
+    [event] = hub.progress("late")
+    assert event["failed"]
+    assert event["message"] == f"Spawn failed: {ALL_TAKEN}"
 
 
 def test_refusals_never_end_the_hub(hub: Hub) -> None:

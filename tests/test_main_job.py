@@ -88,7 +88,8 @@ def test_a_stopped_server_gives_its_card_back(hub: Hub, engine: Engine) -> None:
 
 def test_a_foreign_container_takes_its_card_out(hub: Hub, engine: Engine, tiny_image: str) -> None:
     uuid = engine.uuids[1]
-    request = {"Driver": "nvidia", "DeviceIDs": [uuid], "Capabilities": [["gpu"]]}
+    # As `docker run --gpus '"device=UUID"'` sends it.
+    request = {"DeviceIDs": [uuid], "Capabilities": [["gpu"]]}
     host_config = engine.client.create_host_config(device_requests=[request])
     foreign = engine.client.create_container(tiny_image, ["sleep", "600"], host_config=host_config)[
         "Id"
@@ -105,6 +106,29 @@ def test_a_foreign_container_takes_its_card_out(hub: Hub, engine: Engine, tiny_i
     hub.start_server(USERS[3], ONE)
     hub.wait_ready(USERS[3])
     assert inside(hub, USERS[3])["env"]["GPUSPAWNER_DEVICES"] == uuid
+
+
+def test_an_exporter_with_all_cards_takes_none_out(
+    hub: Hub, engine: Engine, tiny_image: str
+) -> None:
+    repository = "registry.example.org/nvidia/dcgm-exporter"
+    engine.client.tag(tiny_image, repository, "1")
+    # As `docker run --gpus all` sends it.
+    request = {"Count": -1, "Capabilities": [["gpu"]]}
+    host_config = engine.client.create_host_config(device_requests=[request])
+    exporter = engine.client.create_container(
+        f"{repository}:1", ["sleep", "600"], host_config=host_config
+    )["Id"]
+    engine.client.start(exporter)
+    try:
+        for user in USERS[:4]:
+            hub.start_server(user, ONE)
+            hub.wait_ready(user)
+        seen = {inside(hub, user)["env"]["GPUSPAWNER_DEVICES"] for user in USERS[:4]}
+        assert seen == set(engine.uuids)
+    finally:
+        engine.client.remove_container(exporter, force=True)
+        engine.client.remove_image(f"{repository}:1")
 
 
 def test_many_at_once_get_exactly_the_cards_there_are(

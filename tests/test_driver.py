@@ -1,0 +1,103 @@
+"""A hub that asks a driver: cards that fail and come back while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpu_hub import cards_in_use, containers, gpu_hub, inside
+from ground.engine import Engine
+from ground.hub import Hub
+from standin import FakeDriver, Fault, built_or_skip
+
+# What the driver says is the same on either kind; here the engine knows any UUID.
+pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
+
+ONE = {"profile": "one-gpu"}
+USERS = ["ada", "ben", "cem", "dan"]
+CONFIG = """
+c.GPUPool.inventory = "nvml"
+c.GPUPool.probe_max_age_seconds = 0
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
+    return FakeDriver(built_or_skip(tmp_path_factory.mktemp("nvml")))
+
+
+@pytest.fixture(scope="module")
+def shared_hub(
+    engine: Engine, tiny_image: str, driver: FakeDriver, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hub]:
+    folder = tmp_path_factory.mktemp("driver")
+    environment = driver.environment({})
+    with gpu_hub(folder, engine, tiny_image, CONFIG, env=environment) as hub:
+        hub.add_users(*USERS)
+        yield hub
+
+
+@pytest.fixture
+def hub(shared_hub: Hub, driver: FakeDriver, engine: Engine) -> Iterator[Hub]:
+    yield shared_hub
+    driver.heal()
+    for user in USERS:
+        if shared_hub.server(user) is not None:
+            shared_hub.stop_server(user)
+            shared_hub.wait_stopped(user)
+    shared_hub.wait(lambda: not containers(engine), "no container left")
+
+
+def start(hub: Hub, user: str) -> str:
+    """Start a user's server; the UUID it was given."""
+    hub.start_server(user, ONE)
+    hub.wait_ready(user)
+    return str(inside(hub, user)["env"]["GPUSPAWNER_DEVICES"])
+
+
+def test_a_lost_card_is_not_offered_and_hides_no_other(
+    hub: Hub, engine: Engine, driver: FakeDriver
+) -> None:
+    first = start(hub, "ada")
+    lost = next(uuid for uuid in driver.uuids if uuid != first)
+    # Lost after it told its UUID, as a card that falls off the bus under way.
+    driver.lose(driver.uuids.index(lost), "nvmlDeviceGetMemoryInfo_v2")
+    others = {start(hub, "ben"), start(hub, "cem")}
+    assert {first, lost} | others == set(driver.uuids)
+    refused = hub.start_server("dan", ONE, check=False)
+    assert refused.status_code == 503
+    assert "3 GPUs are in use just now, 1 is out of service." in refused.json()["message"]
+    assert lost not in refused.json()["message"]
+    assert "not offered: GPU is lost" in hub.log
+
+    driver.heal()
+    assert start(hub, "dan") == lost
+    assert cards_in_use(engine) == dict.fromkeys(driver.uuids, 1)
+
+
+def test_a_driver_that_cannot_be_asked_gives_nothing_out_until_it_answers(
+    hub: Hub, engine: Engine, driver: FakeDriver
+) -> None:
+    driver.faults.append(Fault("nvmlInitWithFlags", action=18))
+    driver.write()
+    refused = hub.start_server("ada", ONE, check=False)
+    assert refused.status_code == 503
+    assert refused.json()["message"].startswith("The hub can't read the state of its GPUs")
+    assert not containers(engine)
+    assert "disabled" in hub.login("ada").get_form().text
+    hub.start_server("ada", {"profile": "cpu"})  # needs no driver
+    hub.wait_ready("ada")
+
+    driver.heal()
+    assert start(hub, "ben") in driver.uuids
+
+
+def test_running_servers_outlive_the_driver(hub: Hub, driver: FakeDriver) -> None:
+    uuid = start(hub, "ada")
+    driver.faults.append(Fault("*", action="abort"))
+    driver.write()
+    assert hub.start_server("ben", ONE, check=False).status_code == 503
+    assert inside(hub, "ada")["env"]["GPUSPAWNER_DEVICES"] == uuid
+    hub.stop_server("ada")
+    hub.wait_stopped("ada")
