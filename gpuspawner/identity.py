@@ -7,7 +7,7 @@ names, or from the host's passwd; a wrong one is refused in words that name the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -165,12 +165,11 @@ def from_auth_state(
         ConfigError: a name in ``keys`` is not known, or a key is missing: never a default in its
             place, which would be another user's number.
     """
-    allowed = ("uid", "gid", "supplemental_gids", "user_name", "home")
     values = {}
     for argument, key in keys.items():
-        if argument not in allowed:
+        if argument not in _UNFIT:
             raise ConfigError(
-                f"{argument!r} can't be read from auth_state; allowed are {', '.join(allowed)}"
+                f"{argument!r} can't be read from auth_state; allowed are {', '.join(_UNFIT)}"
             )
         if auth_state is None:
             raise ConfigError(
@@ -188,12 +187,42 @@ def from_auth_state(
             value = value[part]
         if argument != "supplemental_gids" and isinstance(value, (list, tuple)) and len(value) == 1:
             value = value[0]
-        if argument in ("user_name", "home") and not isinstance(value, str):
+        wanted = _UNFIT[argument](value)
+        if wanted:
+            # The value is not shown: auth_state has tokens too, and this text goes into the log.
             raise ConfigError(
-                f"{argument} comes from auth_state[{key!r}], which is {value!r}; a text is needed"
+                f"{argument} comes from auth_state[{key!r}], where a {type(value).__name__} is "
+                f"found; {wanted} is needed"
             )
         values[argument] = value
     return values
+
+
+def _unfit_number(value: object) -> str:
+    return "" if isinstance(value, int) or _is_digits(value) else "a whole number"
+
+
+def _unfit_groups(value: object) -> str:
+    fits = isinstance(value, (list, tuple)) and not any(map(_unfit_number, value))
+    return "" if fits or value is None else "a list of whole numbers"
+
+
+def _unfit_text(value: object) -> str:
+    return "" if isinstance(value, str) else "a text"
+
+
+#: What is wrong with a value from ``auth_state``, by what it is for; empty if nothing is.
+_UNFIT: Final[Mapping[str, Callable[[object], str]]] = {
+    "uid": _unfit_number,
+    "gid": _unfit_number,
+    "supplemental_gids": _unfit_groups,
+    "user_name": _unfit_text,
+    "home": _unfit_text,
+}
+
+
+def _is_digits(value: object) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12
 
 
 def from_passwd(name: str, uid: int, gid: int, groups: Iterable[int] = ()) -> dict[str, Any]:
@@ -214,7 +243,7 @@ def _number(value: object, name: str, where: str) -> int:
     number = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
-    elif isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 12:
+    elif isinstance(value, str) and _is_digits(value):
         number = int(value)
     if number is None or not 0 <= number <= MAX_ID:
         raise ConfigError(

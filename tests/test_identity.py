@@ -176,6 +176,15 @@ def test_auth_state_that_does_not_fit(state: Any, keys: dict[str, str], message:
         from_auth_state(state, keys)
 
 
+@pytest.mark.parametrize("argument", ["uid", "gid", "supplemental_gids"])
+@pytest.mark.parametrize("value", ["sekrit-token", ["sekrit-token"], {"token": "sekrit"}, 1.5])
+def test_a_wrong_key_puts_no_secret_into_the_log(argument: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"whole numbers? is needed") as error:
+        from_auth_state({"access_token": value}, {argument: "access_token"})
+    assert "sekrit" not in str(error.value)
+    assert "auth_state['access_token']" in str(error.value)
+
+
 def test_passwd_entry() -> None:
     values = from_passwd("ada", 2001, 2000, [2000, 27, 0])
     identity = resolve_identity(**values, source="passwd")
