@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from . import names
 from .asks import Asks
-from .devices import Inventory
+from .devices import Device, Inventory, Slice
 
 Whose = Literal["mine", "sibling", "outsider"]
 
@@ -236,6 +236,10 @@ def _outside_claim(
     if detail.missing:
         return None, ()
     devices, unresolved = detail.asks.resolve(inventory)
+    why = detail.asks.why
+    if detail.asks.manner == "may-use":
+        # It could reach every card; it holds those that it is seen at work on.
+        devices, why = _at_work_on(row.id, inventory), f"at work on the card; {why}"
     if not devices:
         return None, unresolved
     if row.state == "exited" and _released(detail, survey.listing.at, times):
@@ -244,8 +248,17 @@ def _outside_claim(
         detail.error or survey.listing.at - row.created > times.created_grace_seconds
     ):
         return None, ()
-    claim = Claim(row, devices, Fraction(1), "outsider", why=detail.asks.why)
-    return claim, unresolved
+    return Claim(row, devices, Fraction(1), "outsider", why=why), unresolved
+
+
+def _at_work_on(container_id: str, inventory: Inventory) -> frozenset[str]:
+    """The devices on which a container has a compute process."""
+    units: dict[str, Device | Slice] = {**inventory.by_uuid, **inventory.slice_by_uuid}
+    return frozenset(
+        uuid
+        for uuid, unit in units.items()
+        if any(p.kind == "compute" and p.container_id == container_id for p in unit.processes)
+    )
 
 
 def _released(detail: Detail, at: float, times: Times) -> bool:

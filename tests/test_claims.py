@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -19,7 +20,7 @@ from gpuspawner.claims import (
     needs_detail,
     read_claims,
 )
-from gpuspawner.devices import Inventory
+from gpuspawner.devices import Inventory, Process
 
 INVENTORY = cards(4)
 TIMES = Times(created_grace_seconds=120, release_delay_seconds=10)
@@ -98,6 +99,36 @@ def test_a_live_outsider_claims_a_whole_card_whatever_its_age(state: str) -> Non
 def test_an_outsider_that_does_not_hold_claims_nothing(manner: str) -> None:
     asks = Asks(manner=manner, ids=frozenset({"GPU-0"}))  # type: ignore[arg-type]
     assert not read(foreign(), x1=Detail(asks)).claims
+
+
+@pytest.mark.parametrize(
+    ("process", "held"),
+    [
+        (Process(1, "compute", container_id="x1"), {"GPU-1"}),
+        (Process(1, "graphics", container_id="x1"), set()),
+        (Process(1, "compute", container_id="x2"), set()),
+        (Process(1, "compute"), set()),
+    ],
+)
+def test_one_that_may_use_any_card_holds_those_it_works_on(
+    process: Process, held: set[str]
+) -> None:
+    first, second = cards(2).devices
+    inventory = Inventory((first, replace(second, processes=(process,))))
+    detail = Detail(Asks(manner="may-use", why="privileged or /dev"))
+    found = read(foreign(), inventory=inventory, x1=detail).claims
+    assert [c.devices for c in found] == ([held] if held else [])
+    assert {c.size for c in found} <= {1}
+    assert {c.why for c in found} <= {"at work on the card; privileged or /dev"}
+
+
+def test_one_that_may_use_any_card_holds_the_slice_it_works_on() -> None:
+    card, whole = sliced().devices
+    first, second = card.slices
+    busy = replace(second, processes=(Process(1, "compute", container_id="x1"),))
+    inventory = Inventory((replace(card, slices=(first, busy)), whole))
+    (found,) = read(foreign(), inventory=inventory, x1=Detail(Asks(manner="may-use"))).claims
+    assert found.devices == {"MIG-b"}
 
 
 def test_a_commit_of_ours_is_an_outsider() -> None:

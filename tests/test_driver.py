@@ -9,7 +9,7 @@ import pytest
 from gpu_hub import cards_in_use, containers, gpu_hub, inside
 from ground.engine import Engine
 from ground.hub import Hub
-from standin import FakeDriver, Fault, built_or_skip
+from standin import FakeDriver, FakeProcess, Fault, built_or_skip
 
 # What the driver says is the same on either kind; here the engine knows any UUID.
 pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
@@ -74,6 +74,29 @@ def test_a_lost_card_is_not_offered_and_hides_no_other(
     driver.heal()
     assert start(hub, "dan") == lost
     assert cards_in_use(engine) == dict.fromkeys(driver.uuids, 1)
+
+
+def test_a_container_with_the_hosts_devices_takes_the_card_it_works_on(
+    hub: Hub, engine: Engine, driver: FakeDriver, tiny_image: str
+) -> None:
+    host_config = engine.client.create_host_config(binds=["/dev:/host-dev:ro"])
+    foreign = engine.client.create_container(tiny_image, ["sleep", "600"], host_config=host_config)[
+        "Id"
+    ]
+    try:
+        engine.client.start(foreign)
+        pid = engine.client.inspect_container(foreign)["State"]["Pid"]
+        driver.cards[2].processes.append(FakeProcess(pid))
+        driver.write()
+        given = {start(hub, user) for user in USERS[:3]}
+        assert given == set(driver.uuids) - {driver.uuids[2]}
+        assert hub.start_server("dan", ONE, check=False).status_code == 503
+        driver.cards[2].processes.clear()
+        driver.write()
+        assert start(hub, "dan") == driver.uuids[2]
+    finally:
+        driver.cards[2].processes.clear()
+        engine.client.remove_container(foreign, force=True)
 
 
 def test_a_driver_that_cannot_be_asked_gives_nothing_out_until_it_answers(
