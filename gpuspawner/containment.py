@@ -23,6 +23,7 @@ from .hostconfig import (
     items,
     mount_ends,
     security_option,
+    spell_host,
     split_requests,
     tidy,
 )
@@ -90,7 +91,7 @@ def contain(kwargs: Mapping[str, Any], policy: Policy) -> tuple[dict[str, Any], 
         ContainmentError: it asks for what the policy does not allow. All reasons are in the text.
     """
     final = dict(kwargs)
-    host = dict(final.get("host_config") or {})
+    host = spell_host(final.get("host_config") or {})
     notes = _drop_gpus(final, host)
     reasons = refusals(host, policy)
     if reasons:
@@ -158,7 +159,9 @@ def _opened(host: Mapping[str, Any]) -> list[str]:
     opened += [key for key in ("MaskedPaths", "ReadonlyPaths") if host.get(key) is not None]
     for option in items(host.get("SecurityOpt")):
         name, value = security_option(option)
-        if value == "unconfined" or (name == "no-new-privileges" and value == "false"):
+        # The engine reads that value as Go does: "False", "0" and "f" are false too.
+        on = value.lower() in ("", "true", "1", "t")
+        if value == "unconfined" or (name == "no-new-privileges" and not on):
             opened.append(f"security_opt {str(option)!r}")
     opened += [f"the host's whole {path!r}" for path in _host_paths(host) if path in _WHOLE]
     return opened
@@ -285,8 +288,9 @@ def grant(
     final = dict(kwargs)
     host = dict(final.get("host_config") or {})
     env: dict[str, Any] = dict(final.get("environment") or {})
-    # NVIDIA's tools may read these before NVIDIA_VISIBLE_DEVICES; None takes the image's away.
-    env.update((name, None) for name in image_env if name.startswith(_SWARM_PREFIX))
+    # NVIDIA's tools may read these before NVIDIA_VISIBLE_DEVICES, and CUDA would hide the card that
+    # was given; None takes the image's away.
+    env.update((name, None) for name in image_env if reserved_env(name))
     env[names.ENV_DEVICES] = ",".join(devices)
     requests = items(host.get("DeviceRequests"))
     if devices and driver == "nvidia":

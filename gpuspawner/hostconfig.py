@@ -6,18 +6,25 @@ Values are in the form of Docker's API (``Devices``, ``Binds``…), as docker-py
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from .errors import GPUSpawnerError
 
-_REQUEST_KEYS = {
-    "driver": "Driver",
-    "count": "Count",
-    "device_ids": "DeviceIDs",
-    "capabilities": "Capabilities",
-    "options": "Options",
-}
+_HOST_KEYS = (
+    "AutoRemove", "Binds", "CapAdd", "CapDrop", "DeviceCgroupRules", "DeviceRequests", "Devices",
+    "GroupAdd", "IpcMode", "MaskedPaths", "Memory", "Mounts", "PidMode", "Privileged",
+    "ReadonlyPaths", "ReadonlyRootfs", "RestartPolicy", "Runtime", "SecurityOpt", "ShmSize",
+    "UsernsMode",
+)  # fmt: skip
+_REQUEST_KEYS = ("Driver", "Count", "DeviceIDs", "Capabilities", "Options")
+_DEVICE_KEYS = ("PathOnHost", "PathInContainer", "CgroupPermissions")
+_MOUNT_KEYS = ("Type", "Source", "Target", "ReadOnly", "VolumeOptions")
+_DRIVER_KEYS = ("DriverConfig", "Options")
+#: The engine gives a request that names no driver to NVIDIA's if it knows all words of a group.
+_NVIDIA_WORDS = frozenset(
+    {"gpu", "nvidia", "compute", "compat32", "graphics", "utility", "video", "display"}
+)
 #: NVIDIA's runtime takes mounts to these places as device requests.
 _REQUEST_MOUNTS = ("/var/run/nvidia-container-devices", "/run/nvidia-container-devices")
 #: Every container has these of its own; to bind them is a common way to hide a file.
@@ -37,6 +44,34 @@ def items(value: object) -> list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     raise ContainmentError(f"{value!r} is in the host config where a list is needed")
+
+
+def _spelled(value: object, keys: Iterable[str]) -> Any:
+    """A dict with these keys as Docker's API spells them: the engine takes them in any case."""
+    if not isinstance(value, Mapping):
+        return value
+    known = {key.casefold(): key for key in keys}
+    return {known.get(str(key).casefold(), key): item for key, item in value.items()}
+
+
+def spell_host(host: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a host config in which what is judged here is spelled as the API has it."""
+    result: dict[str, Any] = _spelled(host, _HOST_KEYS)
+    if "Devices" in result:
+        result["Devices"] = [_spelled(one, _DEVICE_KEYS) for one in items(result["Devices"])]
+    if "Mounts" in result:
+        result["Mounts"] = [_spelled_mount(one) for one in items(result["Mounts"])]
+    return result
+
+
+def _spelled_mount(mount: object) -> Any:
+    mount = _spelled(mount, _MOUNT_KEYS)
+    if isinstance(mount, dict) and isinstance(mount.get("VolumeOptions"), Mapping):
+        options = _spelled(mount["VolumeOptions"], _DRIVER_KEYS)
+        if "DriverConfig" in options:
+            options["DriverConfig"] = _spelled(options["DriverConfig"], _DRIVER_KEYS)
+        mount["VolumeOptions"] = options
+    return mount
 
 
 def tidy(path: str) -> str:
@@ -62,16 +97,17 @@ def split_requests(requests: object) -> tuple[list[dict[str, Any]], list[str]]:
             raise ContainmentError(
                 f"device_requests has {item!r}; use docker.types.DeviceRequest(…) or a dict"
             )
-        request = {_REQUEST_KEYS.get(str(k), str(k)): value for k, value in item.items()}
+        # docker-py's keys have underscores.
+        plain = {str(key).replace("_", ""): value for key, value in item.items()}
+        request: dict[str, Any] = _spelled(plain, _REQUEST_KEYS)
         driver = str(request.get("Driver") or "").lower()
-        words = {
-            str(word).lower()
+        groups = [
+            {str(word).lower() for word in ([group] if isinstance(group, str) else items(group))}
             for group in items(request.get("Capabilities"))
-            for word in ([group] if isinstance(group, str) else items(group))
-        }
+        ]
         ids = [str(device) for device in items(request.get("DeviceIDs"))]
         ours = [device for device in ids if is_gpu_id(device)]
-        if driver == "nvidia" or "gpu" in words or (ours and driver != "cdi"):
+        if is_nvidia_driver(driver, groups) or (ours and driver != "cdi"):
             gpus.append(f"driver {driver or 'any'}, devices {ids or request.get('Count')}")
         elif ours:
             gpus.append(f"driver cdi, devices {ours}")
@@ -81,6 +117,20 @@ def split_requests(requests: object) -> tuple[list[dict[str, Any]], list[str]]:
         else:
             kept.append(request)
     return kept, gpus
+
+
+def is_nvidia_driver(driver: str, groups: Iterable[Collection[str]]) -> bool:
+    """True if the engine gives a device request to NVIDIA's driver.
+
+    Args:
+        driver: as the request names it, in lower case; may be empty.
+        groups: its capabilities, in lower case. Any group with ``gpu`` counts, whatever the driver.
+    """
+    if driver.startswith("nvidia"):
+        return True
+    return any(
+        "gpu" in group or (not driver and _NVIDIA_WORDS.issuperset(group)) for group in groups
+    )
 
 
 def is_gpu_id(device: str) -> bool:
