@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from . import names
 from .devices import Inventory
+from .hostconfig import is_nvidia_driver
 
 Manner = Literal["nothing", "holds", "observes", "may-use"]
 
@@ -159,7 +160,9 @@ def parse_asks(
     words = _words(env.get("NVIDIA_DRIVER_CAPABILITIES", ""))
     runtime = host.get("Runtime") or facts.default_runtime
     if runtime in facts.nvidia_runtimes:
-        found.add_variable(_visible(env), words, runtime)
+        found.add_variable(_visible(env), words, f"under runtime {runtime!r}")
+    elif found.by_variable:
+        found.add_variable(_visible(env), words, "with a device request")
     for target in _mount_targets(host, inspection):
         found.add_mount(target, words)
     manner = found.manner
@@ -190,6 +193,7 @@ class _Found:
     cdi: set[str] = field(default_factory=set)
     capabilities: list[frozenset[str]] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
+    by_variable: bool = False  # a request without ids or count: the variable says which
 
     @property
     def manner(self) -> Manner:
@@ -201,18 +205,21 @@ class _Found:
     def add_request(self, request: Mapping[str, Any]) -> None:
         """One of ``HostConfig.DeviceRequests``."""
         driver = str(request.get("Driver") or "").lower()
-        groups = request.get("Capabilities") or ()
-        words = frozenset(w.lower() for group in groups for w in group or ())
+        groups = [{w.lower() for w in group or ()} for group in request.get("Capabilities") or ()]
+        words = frozenset[str]().union(*groups)
         wanted = [str(i) for i in request.get("DeviceIDs") or ()]
         count = int(request.get("Count") or 0)
         if driver == "cdi":
             wanted, count = [name for name in wanted if _nvidia_cdi(name)], 0
             self.cdi |= {*wanted}
             words = frozenset()
-        elif driver == "nvidia" or (not driver and "gpu" in words):
+        elif driver.startswith("nvidia") or (not driver and is_nvidia_driver(driver, groups)):
+            # The engine joins the ids by commas, so one that has commas is several.
+            wanted = [part for one in wanted for part in one.split(",")]
             self.ids |= {*wanted}
             if count and not wanted:
                 self.counts.add(count)
+            self.by_variable |= not (count or wanted)
         else:
             return
         if wanted or count:
@@ -231,12 +238,12 @@ class _Found:
             return
         self.why.append(path)
 
-    def add_variable(self, asked: set[str], words: frozenset[str], runtime: str) -> None:
-        """``NVIDIA_VISIBLE_DEVICES`` of a container under NVIDIA's runtime."""
+    def add_variable(self, asked: set[str], words: frozenset[str], where: str) -> None:
+        """``NVIDIA_VISIBLE_DEVICES`` of a container for which NVIDIA's tools read it."""
         if asked - _NOTHING:
             self.ids |= asked - _NOTHING
             self.capabilities.append(words)
-            self.why.append(f"{names.ENV_NVIDIA_VISIBLE} under runtime {runtime!r}")
+            self.why.append(f"{names.ENV_NVIDIA_VISIBLE} {where}")
 
     def add_mount(self, target: str, words: frozenset[str]) -> None:
         """A mount's target; those below NVIDIA's place are device requests."""
