@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -19,16 +19,18 @@ from .containment import Policy, contain, grant
 
 @dataclass(frozen=True)
 class Image:
-    """What the manifest needs of an image: its id, and its environment."""
+    """What the manifest needs of an image: its id, its environment and its labels."""
 
     id: str
     env: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_image(inspection: Mapping[str, Any]) -> Image:
     """The parts of ``GET /images/<name>/json``."""
-    entries = (inspection.get("Config") or {}).get("Env") or ()
-    return Image(str(inspection["Id"]), dict(entry.partition("=")[::2] for entry in entries))
+    config = inspection.get("Config") or {}
+    env = dict(entry.partition("=")[::2] for entry in config.get("Env") or ())
+    return Image(str(inspection["Id"]), env, dict(config.get("Labels") or {}))
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,11 @@ def build(
         )
     if with_hook:
         env.update(memory.hook_env(image.env, admin_env))
-    final["labels"] = {**_own_labels(final.get("labels")), **_labels(attempt, owner, image)}
+    final["labels"] = {
+        **_own_labels(final.get("labels")),
+        **_blanked(image.labels),
+        **_labels(attempt, owner, image),
+    }
     return Manifest(final, with_hook, tuple(notes))
 
 
@@ -113,6 +119,14 @@ def _own_labels(labels: object) -> dict[str, str]:
     """The admin's labels, without any of ours: those say who holds what."""
     pairs = labels.items() if isinstance(labels, Mapping) else ((name, "") for name in labels or ())  # type: ignore[attr-defined]
     return {str(k): str(v) for k, v in pairs if not str(k).startswith("gpuspawner.")}
+
+
+def _blanked(labels: Mapping[str, str]) -> dict[str, str]:
+    """The image's labels that are ours, without a word in them.
+
+    A container has its image's labels too, and a role in them would hide what it holds.
+    """
+    return {name: "" for name in labels if name.startswith("gpuspawner.")}
 
 
 def _labels(attempt: Attempt, owner: Owner, image: Image) -> dict[str, str]:
