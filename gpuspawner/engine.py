@@ -212,8 +212,19 @@ class Engine:
         """
         client = self.client
         response = client._get(client._url(path), **kwargs)
-        client._raise_for_status(response)
+        try:
+            client._raise_for_status(response)
+        except APIError as error:
+            if error.status_code == 400 and "client version" in str(error.explanation):
+                # The engine was upgraded: the next call agrees on a version anew.
+                self._forget(client)
+            raise
         return response
+
+    def _forget(self, client: Any) -> None:
+        with self._client_lock:
+            if self._client is client:
+                self._client = None
 
     async def inspect(self, container_id: str) -> Mapping[str, Any] | None:
         """Inspect by id; None where the engine answers 404.
