@@ -12,11 +12,12 @@ from copy import deepcopy
 from typing import Any
 
 from docker.errors import APIError
+from traitlets import TraitError
 
-from . import faults, messages, names
+from . import faults, messages, names, replies
 from .engine import NO_ANSWER
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
-from .options import Choice, parse_options
+from .options import UNLISTED_SUFFIX, Choice, parse_options
 from .pool import NoRoom, OverQuota
 from .pulls import PullError
 from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
@@ -50,8 +51,14 @@ class Admission(SpawnerBase):
         Raises:
             GPURefusal: not now, or not this.
         """
+        before = self.last_options
         self.choice = choice = self._choose()
-        self._apply(choice)
+        try:
+            self._apply(choice)
+        except TraitError as error:
+            self.last_options = before
+            self._store_options(before or {})
+            raise self.refuse(_misfit(choice, error)) from None
         try:
             await self.pool.engine.connect()
             self.pool.start_cleaner()
@@ -178,6 +185,23 @@ class Admission(SpawnerBase):
         except (PullError, *NO_ANSWER) as error:
             raise self.refuse(self.refusal_for_answer(error)) from None
         return image
+
+
+def _misfit(choice: Choice, error: TraitError) -> GPURefusal:
+    """The refusal for a value that the spawner's setting does not take."""
+    texts = {k: v for k, v in choice.options.items() if k.endswith(UNLISTED_SUFFIX)}
+    admin = f"profile {choice.profile.slug!r}: {error}"
+    if not texts:
+        return GPURefusal(
+            messages.settings_refused(), reason=names.REASON_OPTIONS, admin_message=admin
+        )
+    key, text = next(iter(texts.items()))
+    return GPURefusal(
+        replies.text_does_not_fit(text, key.removesuffix(UNLISTED_SUFFIX)),
+        reason=names.REASON_OPTIONS,
+        status=400,
+        admin_message=f"{admin}; a validation_regex would tell the user what is allowed",
+    )
 
 
 def _merged(current: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
