@@ -14,7 +14,7 @@ from typing import Any
 
 from docker.errors import APIError
 
-from . import memory, messages, names
+from . import memory, messages, names, requirement
 from .admission import Admission
 from .attempts import Attempt, State
 from .calls import Ticket
@@ -23,7 +23,7 @@ from .engine import NO_ANSWER
 from .errors import GPUSpawnerError
 from .furnish import HomeRefused, find_home, furnish
 from .identity_sources import identity_of
-from .manifest import Manifest, Owner, build, read_image
+from .manifest import Image, Manifest, Owner, build, read_image
 from .options import Choice
 from .placement import Shortage
 from .pool import NoRoom
@@ -146,6 +146,8 @@ class Launching(Admission):
         attempt, ticket, pool = flight.attempt, flight.ticket, self.pool
         inspection = await pool.engine.run(self.client.inspect_image, self.image)
         flight.image = read_image(inspection)
+        if attempt.devices:
+            self._check_driver(flight.image)
         pool.attempts.move(attempt, State.CREATING)
         created = await self.create_object()
         self.object_id = created[self.object_id_key]
@@ -170,6 +172,27 @@ class Launching(Admission):
             await self.post_start_exec()
         address: tuple[str, int] = await self.get_ip_and_port()
         return address
+
+    def _check_driver(self, image: Image) -> None:
+        """Refuse an image that says it needs a newer driver; without a GPU it may still run."""
+        offers, driver = self.pool.prober.cuda_version, self.pool.prober.driver_version
+        env = {**image.env, **{k: v for k, v in self.environment.items() if v is not None}}
+        needs = requirement.unmet(env, offers, driver)
+        if needs is None:
+            return
+        raise self.refuse(
+            GPURefusal(
+                messages.image_too_new(str(self.image), needs, offers or ""),
+                reason=names.REASON_IMAGE,
+                status=503,
+                admin_message=(
+                    f"{self.image!r} has {requirement.REQUIRE}={env[requirement.REQUIRE]!r}; the "
+                    f"driver is {driver} with CUDA {offers}. A newer driver or an image for an "
+                    "older CUDA is needed; where you know that it runs all the same, have "
+                    f"{requirement.DISABLE}=true in c.DockerSpawner.environment"
+                ),
+            )
+        )
 
     # -- create: everything is merged at one seam -------------------------------------------------
 

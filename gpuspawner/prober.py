@@ -30,6 +30,11 @@ class Prober:
         """What the driver last said it offers, such as ``12.8``; None if it was not told."""
         return self._last.cuda_version if self._last else None
 
+    @property
+    def driver_version(self) -> str | None:
+        """The driver's own version, as it last said; None if it was not told."""
+        return self._last.driver_version if self._last else None
+
     def refresh(self) -> asyncio.Task[Inventory]:
         """Begin a probe, or join the one under way."""
         if self._running is None or self._running.done():

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_hub import cards_in_use, containers, gpu_hub, inside
+from ground import image
 from ground.engine import Engine
 from ground.hub import Hub
 from standin import FakeDriver, FakeProcess, Fault, built_or_skip
@@ -16,7 +17,9 @@ pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
 
 ONE = {"profile": "one-gpu"}
 USERS = ["ada", "ben", "cem", "dan"]
-CONFIG = """
+TOO_NEW = "gpuspawner-tiny:too-new"
+CONFIG = f"""
+c.DockerSpawner.allowed_images = {{"plain": {image.TINY!r}, "too-new": {TOO_NEW!r}}}
 c.GPUPool.inventory = "nvml"
 c.GPUPool.probe_max_age_seconds = 0
 """
@@ -97,6 +100,23 @@ def test_a_container_with_the_hosts_devices_takes_the_card_it_works_on(
     finally:
         driver.cards[2].processes.clear()
         engine.client.remove_container(foreign, force=True)
+
+
+def test_an_image_for_a_newer_driver_is_refused_on_a_gpu(hub: Hub, engine: Engine) -> None:
+    image._tag_with_env(engine.client, image.TINY, TOO_NEW, {"NVIDIA_REQUIRE_CUDA": "cuda>=13.0"})
+    try:
+        refused = hub.start_server("ada", {**ONE, "image": "too-new"}, check=False)
+        assert refused.status_code == 503
+        assert "needs CUDA 13.0; this machine's driver offers 12.4" in refused.json()["message"]
+        assert "NVIDIA_DISABLE_REQUIRE" in hub.log
+        assert not containers(engine)
+        hub.start_server("ada", {"profile": "cpu", "image": "too-new"})
+        hub.wait_ready("ada")
+        hub.stop_server("ada")
+        hub.wait_stopped("ada")
+        hub.wait(lambda: not containers(engine), "no container left")
+    finally:
+        engine.client.remove_image(TOO_NEW)
 
 
 def test_a_driver_that_cannot_be_asked_gives_nothing_out_until_it_answers(
