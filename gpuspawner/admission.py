@@ -40,7 +40,7 @@ class Admission(SpawnerBase):
             if self.image != pulled:
                 await self._pull()
         except asyncio.CancelledError:
-            # A plain cancel here would leave the server "ready" for a second: facts of the hub.
+            # A plain cancel here would have the hub show the server as "ready" for a second.
             raise self.refuse(
                 GPURefusal(messages.cancelled(), reason="cancelled", status=409)
             ) from None
