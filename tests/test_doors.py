@@ -12,6 +12,9 @@ from gpu_hub import containers, gpu_hub
 from ground.engine import Engine
 from ground.hub import Hub
 
+# What a user reads does not depend on the kind of engine.
+pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
+
 ALL_TAKEN = "All 4 GPUs are in use just now."
 PROFILES = """
 c.GPUSpawner.profile_list = [

@@ -13,6 +13,9 @@ from gpu_hub import containers, gpu_hub, inside
 from ground.engine import Engine
 from ground.hub import Hub
 
+# The engine's archive calls are tried on both kinds in test_home.py.
+pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
+
 CPU = {"profile": "cpu"}
 
 
