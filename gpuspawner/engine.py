@@ -286,16 +286,16 @@ class Engine:
             return Detail(missing=True) if error.status_code == 404 else None
         except NO_ANSWER:
             return None
-        asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)
-        state = answer.get("State") or {}
+        try:
+            asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)
+            state = answer.get("State") or {}
+            finished_at = read_time(state.get("FinishedAt"))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None  # an answer, but not an inspection as engines give it: unknown is busy
         if state.get("Running") and row.state in ("created", "exited"):
             return None  # it has started since it was listed
         self._asks[row.id] = asks
-        return Detail(
-            asks=asks,
-            error=str(state.get("Error") or ""),
-            finished_at=read_time(state.get("FinishedAt")),
-        )
+        return Detail(asks=asks, error=str(state.get("Error") or ""), finished_at=finished_at)
 
     # -- removal --------------------------------------------------------------------------------
 

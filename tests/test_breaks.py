@@ -229,6 +229,43 @@ async def test_a_version_the_engine_no_longer_speaks_is_agreed_on_anew(
     engine.close()
 
 
+@pytest.mark.parametrize(
+    "inspection",
+    [
+        [],
+        {"Config": "no dict"},
+        {"HostConfig": {"DeviceRequests": [{"Driver": "nvidia", "Count": "many"}]}},
+        {"State": {"FinishedAt": "yesterday"}},
+    ],
+    ids=str,
+)
+async def test_an_inspection_that_can_not_be_read_is_unknown(inspection: Any) -> None:
+    row = {"Id": "f" * 64, "Created": 1, "ImageID": "sha256:1", "State": "running", "Labels": {}}
+    answers = {
+        "/info": {},
+        "/containers/json": [row],
+        f"/containers/{row['Id']}/json": inspection,
+    }
+
+    class Client:
+        def _url(self, path: str) -> str:
+            return path
+
+        def _get(self, path: str, **_kwargs: Any) -> requests.Response:
+            answer = requests.Response()
+            answer.status_code, answer._content = 200, json.dumps(answers[path]).encode()
+            answer.headers["Date"] = "Mon, 01 Jan 2024 00:00:00 GMT"
+            return answer
+
+        def _raise_for_status(self, response: requests.Response) -> None:
+            response.raise_for_status()
+
+    engine = OurEngine(Client, unknown_retry_seconds=0)
+    with pytest.raises(EngineUnknown, match="could not be inspected"):
+        await engine.survey()
+    engine.close()
+
+
 # -- on real engines ----------------------------------------------------------------------------
 
 CONFIG = """
