@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from . import messages, names
-from .attempts import Attempt, Attempts, State
-from .calls import Ending, Ticket
+from .attempts import Attempt, State
 from .cards import Holding, holding, see_cards
-from .claims import ENDED_STATES, LIVE_STATES, Claims, Listing, Row, Survey, Times, read_claims
+from .claims import LIVE_STATES, Claims, Listing, Row, Survey, Times, read_claims
 from .cleaner import Cleaner
 from .cleaning import Ownership
 from .devices import Inventory
@@ -26,15 +25,12 @@ from .engine import Engine
 from .errors import EngineUnknown, GPUSpawnerError
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
-from .pool_traits import PoolTraits
+from .pool_ends import PoolEnds
 from .prober import Prober
-from .removal import Remover
 from .verdict import Verdict, judge, second_look
 
 #: A created container waits this long for later rivals to go before it yields.
 WAIT_SECONDS = 15.0
-#: How often the list is searched for the container of a create that had no answer.
-FOLLOW_SECONDS = 1.0
 
 
 class NoRoom(GPUSpawnerError):
@@ -65,7 +61,7 @@ class View:
         self.claims = claims
 
 
-class GPUPool(PoolTraits):
+class GPUPool(PoolEnds):
     """The GPUs of the hub's container engine.
 
     Args:
@@ -83,21 +79,12 @@ class GPUPool(PoolTraits):
         keep_ended: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        self.engine = engine
+        super().__init__(engine, **kwargs)
         self.hub_id = hub_id
-        self.attempts = Attempts()
         self._in_database = in_database
         self._keep_ended = keep_ended
-        self._by_ticket: dict[str, Attempt] = {}
-        self._ends: dict[str, asyncio.Event] = {}
-        self._held: set[str] = set()
-        self._releases: dict[str, asyncio.Task[None]] = {}
         self._begun = math.inf
-        self._tasks: set[asyncio.Task[None]] = set()
         self._cleaning: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self.remover = Remover(engine, self.log)
         self.cleaner = Cleaner(
             engine,
             self._ownership,
@@ -209,13 +196,7 @@ class GPUPool(PoolTraits):
             raise NoRoom(chosen, cards)
         return chosen
 
-    # -- an attempt's way -----------------------------------------------------------------------
-
-    def ticket(self, attempt: Attempt) -> Ticket:
-        """The ticket for an attempt's calls to the engine."""
-        self._loop = asyncio.get_running_loop()
-        self._by_ticket[attempt.lease] = attempt
-        return Ticket(self.engine, attempt.lease, self._ticket_ended)
+    # -- looks around the start -------------------------------------------------------------------
 
     async def look(self, attempt: Attempt, container_id: str) -> bool:
         """After create: True if the container may start, False if it must yield.
@@ -287,120 +268,7 @@ class GPUPool(PoolTraits):
         mine = next((c for c in claims if c.row.id == container_id), None)
         return mine is None or second_look(mine, claims, inventory)
 
-    def hold(self, attempt: Attempt, ticket: Ticket) -> None:
-        """The server runs: from here its container alone is the lease."""
-        ticket.keep()
-        self._held.add(attempt.lease)
-        self._step(attempt, State.HELD)
-
-    def give_up(self, attempt: Attempt, ticket: Ticket, *, force: bool = True) -> None:
-        """End an attempt that did not succeed; safe at any point, never waits.
-
-        Its reservation stays until the engine has answered for its container.
-        """
-        if attempt.state in (State.HELD, State.ENDED, State.RELEASING):
-            return
-        if attempt.state is State.RESERVED:
-            ticket.keep()
-            self._step(attempt, State.ENDED)
-            return
-        self._step(attempt, State.RELEASING)
-        ticket.abandon(force=force)
-
-    async def ended(self, attempt: Attempt, timeout_seconds: float) -> bool:
-        """Wait until the engine has answered for an attempt given up; False if it takes longer."""
-        event = self._ends.get(attempt.lease)
-        if event is None:
-            return True
-        try:
-            await asyncio.wait_for(event.wait(), timeout_seconds)
-        except asyncio.TimeoutError:
-            return False
-        return True
-
-    def _step(self, attempt: Attempt, state: State) -> None:
-        self.attempts.move(attempt, state)
-        if state in (State.HELD, State.ENDED):
-            self._by_ticket.pop(attempt.lease, None)
-            event = self._ends.pop(attempt.lease, None)
-            if event:
-                event.set()
-
-    def _ticket_ended(self, ticket: Ticket, ending: Ending) -> None:
-        """Called in an engine thread; carries the news to the event loop, if there still is one."""
-        loop = self._loop
-        if loop is None or loop.is_closed():
-            return
-        try:
-            loop.call_soon_threadsafe(self._attempt_left, ticket, ending)
-        except RuntimeError:
-            # The loop closed in between: the process ends, and the next one's cleaner takes over.
-            return
-
-    def _attempt_left(self, ticket: Ticket, ending: Ending) -> None:
-        attempt = self._by_ticket[ticket.lease]
-        if ending is Ending.GONE:
-            self._step(attempt, State.ENDED)
-        elif ending is Ending.STAYS:
-            self._spawn(self._finish(attempt, ticket.container_id))
-        else:
-            self._spawn(self._follow(attempt))
-
-    async def _finish(self, attempt: Attempt, container_id: str) -> None:
-        await self.remover.until_gone(container_id)
-        self._step(attempt, State.ENDED)
-
-    async def _follow(self, attempt: Attempt) -> None:
-        """A call had no answer: its container may still come. Remove it, or wait the grace."""
-        unseen_since: float | None = None
-        removed = False
-        while True:
-            await asyncio.sleep(FOLLOW_SECONDS)
-            try:
-                listing = await self.engine.listing()
-            except EngineUnknown:
-                unseen_since = None
-                continue
-            row = listing.by_lease(attempt.lease)
-            if row is not None and row.state not in ENDED_STATES:
-                # While the engine is still creating it, a removal answers 404 though it is listed:
-                # only its absence from a later listing counts.
-                removed = await self.remover.once(row.id)
-                unseen_since = None
-                continue
-            unseen_since = listing.at if unseen_since is None else unseen_since
-            if removed or listing.at - unseen_since > self.created_grace_seconds:
-                self._step(attempt, State.ENDED)
-                return
-
-    # -- releasing what was held ----------------------------------------------------------------
-
-    def know(self, lease: str) -> None:
-        """A server of this hub holds this lease (a restart found it in the database)."""
-        self._held.add(lease)
-
-    def release(self, lease: str, container_id: str) -> None:
-        """A server is over: remove its container, however long that takes. Never waits."""
-        if lease in self._releases:
-            return
-        self._held.discard(lease)
-        self._releases[lease] = self._spawn(self._release(lease, container_id))
-
-    async def released(self, lease: str, timeout_seconds: float) -> bool:
-        """Wait for a release; False if it takes longer (it goes on)."""
-        task = self._releases.get(lease)
-        if task is None:
-            return True
-        done, _ = await asyncio.wait([task], timeout=timeout_seconds)
-        return bool(done)
-
-    def forget(self, lease: str) -> None:
-        """A server is over and its container is gone, or is kept for a restart."""
-        self._held.discard(lease)
-
-    async def _release(self, lease: str, container_id: str) -> None:
-        await self.remover.until_gone(container_id)
-        del self._releases[lease]
+    # -- what an earlier hub process left ---------------------------------------------------------
 
     async def _remove_leftovers(self, listing: Listing, user: str, server: str) -> bool:
         """Remove what an earlier hub process left of a server; True if there was something."""
@@ -464,18 +332,3 @@ class GPUPool(PoolTraits):
             since=self._begun,
             keep_ended=self._keep_ended,
         )
-
-    def known(self) -> frozenset[str]:
-        """Leases that this process knows: attempts, running servers, removals under way."""
-        return frozenset(self.attempts.leases()) | self._held | frozenset(self._releases)
-
-    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.log.error("A task of the GPU pool failed", exc_info=error)

@@ -13,7 +13,8 @@ from requests.exceptions import ConnectionError as Unreachable
 from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
 from fakes.rows import HUB, IMAGE
-from gpuspawner.engine import Engine, read_date, read_info, read_row, read_time
+from gpuspawner.answers import read_date, read_info, read_row, read_time
+from gpuspawner.engine import Engine
 from gpuspawner.errors import EngineUnknown
 
 

@@ -18,9 +18,10 @@ from docker.errors import APIError
 from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
 from fakes.rows import HUB
+from gpuspawner.answers import read_time
 from gpuspawner.calls import Ending, Ticket
 from gpuspawner.claims import Row
-from gpuspawner.engine import Engine, read_time
+from gpuspawner.engine import Engine
 
 
 @dataclass

@@ -10,8 +10,7 @@ import pytest
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub
 from fakes.rows import HUB
-from gpuspawner import pool as pool_module
-from gpuspawner import removal
+from gpuspawner import pool_ends, removal
 
 Make = Callable[..., FakeHub]
 
@@ -44,6 +43,6 @@ def hub(make_hub: Make) -> FakeHub:
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pauses between tries are no part of any law; the engine's clock is virtual anyway."""
-    monkeypatch.setattr(pool_module, "FOLLOW_SECONDS", 0.001)
+    monkeypatch.setattr(pool_ends, "FOLLOW_SECONDS", 0.001)
     monkeypatch.setattr(removal, "RETRY_SECONDS", 0.001)
     monkeypatch.setattr(removal, "LONGEST_RETRY_SECONDS", 0.005)

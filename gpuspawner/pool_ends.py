@@ -1,0 +1,176 @@
+"""Brings to its end what has begun: attempts given up, servers that are over.
+
+Nothing here waits for the engine on behalf of a user. A reservation, and the knowledge of a lease,
+stay until the engine has answered for the container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from .attempts import Attempt, Attempts, State
+from .calls import Ending, Ticket
+from .claims import ENDED_STATES
+from .engine import Engine
+from .errors import EngineUnknown
+from .pool_traits import PoolTraits
+from .removal import Remover
+
+#: How often the list is searched for the container of a create that had no answer.
+FOLLOW_SECONDS = 1.0
+
+
+class PoolEnds(PoolTraits):
+    """The part of the pool that keeps attempts and leases until they have ended."""
+
+    def __init__(self, engine: Engine, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.engine = engine
+        self.attempts = Attempts()
+        self._by_ticket: dict[str, Attempt] = {}
+        self._ends: dict[str, asyncio.Event] = {}
+        self._held: set[str] = set()
+        self._releases: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.remover = Remover(engine, self.log)
+
+    # -- attempts -------------------------------------------------------------------------------
+
+    def ticket(self, attempt: Attempt) -> Ticket:
+        """The ticket for an attempt's calls to the engine."""
+        self._loop = asyncio.get_running_loop()
+        self._by_ticket[attempt.lease] = attempt
+        return Ticket(self.engine, attempt.lease, self._ticket_ended)
+
+    def hold(self, attempt: Attempt, ticket: Ticket) -> None:
+        """The server runs: from here its container alone is the lease."""
+        ticket.keep()
+        self._held.add(attempt.lease)
+        self._step(attempt, State.HELD)
+
+    def give_up(self, attempt: Attempt, ticket: Ticket, *, force: bool = True) -> None:
+        """End an attempt that did not succeed; safe at any point, never waits.
+
+        Its reservation stays until the engine has answered for its container.
+        """
+        if attempt.state in (State.HELD, State.ENDED, State.RELEASING):
+            return
+        if attempt.state is State.RESERVED:
+            ticket.keep()
+            self._step(attempt, State.ENDED)
+            return
+        self._step(attempt, State.RELEASING)
+        ticket.abandon(force=force)
+
+    async def ended(self, attempt: Attempt, timeout_seconds: float) -> bool:
+        """Wait until the engine has answered for an attempt given up; False if it takes longer."""
+        event = self._ends.get(attempt.lease)
+        if event is None:
+            return True
+        try:
+            await asyncio.wait_for(event.wait(), timeout_seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    def _step(self, attempt: Attempt, state: State) -> None:
+        self.attempts.move(attempt, state)
+        if state in (State.HELD, State.ENDED):
+            self._by_ticket.pop(attempt.lease, None)
+            event = self._ends.pop(attempt.lease, None)
+            if event:
+                event.set()
+
+    def _ticket_ended(self, ticket: Ticket, ending: Ending) -> None:
+        """Called in an engine thread; carries the news to the event loop, if there still is one."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            return
+        try:
+            loop.call_soon_threadsafe(self._attempt_left, ticket, ending)
+        except RuntimeError:
+            # The loop closed in between: the process ends, and the next one's cleaner takes over.
+            return
+
+    def _attempt_left(self, ticket: Ticket, ending: Ending) -> None:
+        attempt = self._by_ticket[ticket.lease]
+        if ending is Ending.GONE:
+            self._step(attempt, State.ENDED)
+        elif ending is Ending.STAYS:
+            self._spawn(self._finish(attempt, ticket.container_id))
+        else:
+            self._spawn(self._follow(attempt))
+
+    async def _finish(self, attempt: Attempt, container_id: str) -> None:
+        await self.remover.until_gone(container_id)
+        self._step(attempt, State.ENDED)
+
+    async def _follow(self, attempt: Attempt) -> None:
+        """A call had no answer: its container may still come. Remove it, or wait the grace."""
+        unseen_since: float | None = None
+        removed = False
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            try:
+                listing = await self.engine.listing()
+            except EngineUnknown:
+                unseen_since = None
+                continue
+            row = listing.by_lease(attempt.lease)
+            if row is not None and row.state not in ENDED_STATES:
+                # While the engine is still creating it, a removal answers 404 though it is listed:
+                # only its absence from a later listing counts.
+                removed = await self.remover.once(row.id)
+                unseen_since = None
+                continue
+            unseen_since = listing.at if unseen_since is None else unseen_since
+            if removed or listing.at - unseen_since > self.created_grace_seconds:
+                self._step(attempt, State.ENDED)
+                return
+
+    # -- releasing what was held ----------------------------------------------------------------
+
+    def know(self, lease: str) -> None:
+        """A server of this hub holds this lease (a restart found it in the database)."""
+        self._held.add(lease)
+
+    def release(self, lease: str, container_id: str) -> None:
+        """A server is over: remove its container, however long that takes. Never waits."""
+        if lease in self._releases:
+            return
+        self._held.discard(lease)
+        self._releases[lease] = self._spawn(self._release(lease, container_id))
+
+    async def released(self, lease: str, timeout_seconds: float) -> bool:
+        """Wait for a release; False if it takes longer (it goes on)."""
+        task = self._releases.get(lease)
+        if task is None:
+            return True
+        done, _ = await asyncio.wait([task], timeout=timeout_seconds)
+        return bool(done)
+
+    def forget(self, lease: str) -> None:
+        """A server is over and its container is gone, or is kept for a restart."""
+        self._held.discard(lease)
+
+    async def _release(self, lease: str, container_id: str) -> None:
+        await self.remover.until_gone(container_id)
+        del self._releases[lease]
+
+    def known(self) -> frozenset[str]:
+        """Leases that this process knows: attempts, running servers, removals under way."""
+        return frozenset(self.attempts.leases()) | self._held | frozenset(self._releases)
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log.error("A task of the GPU pool failed", exc_info=error)
