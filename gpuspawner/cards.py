@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -68,21 +68,28 @@ class Holding:
 
 
 def holding(
-    user: str, claims: Iterable[Claim], attempts: Attempts, leaving: Collection[str] = ()
+    user: str,
+    claims: Iterable[Claim],
+    attempts: Attempts,
+    leaving: Collection[str] = (),
+    owners: Mapping[str, tuple[str, str]] | None = None,
 ) -> Holding:
     """What a user's servers on this hub hold or are about to hold, in cards.
 
     Args:
         leaving: leases whose containers are being removed. They still take cards, but the user
             has given them up: so have attempts that are being released.
+        owners: (user, server) by lease, as the hub names them now. A user who was renamed while
+            the server runs has another name than the container's label.
     """
     count: dict[str, int] = {}
     for claim in claims:
+        if claim.whose != "mine" or claim.lease in attempts or claim.lease in leaving:
+            continue
         labels = claim.row.labels
-        if claim.whose == "mine" and labels.get(names.LABEL_USER) == user:
-            if claim.lease in attempts or claim.lease in leaving:
-                continue
-            server = labels.get(names.LABEL_SERVER, "")
+        labelled = (labels.get(names.LABEL_USER, ""), labels.get(names.LABEL_SERVER, ""))
+        owner, server = (owners or {}).get(claim.lease, labelled)
+        if owner == user:
             count[server] = count.get(server, 0) + len(claim.devices)
     for attempt in attempts:
         if attempt.state is State.RELEASING:

@@ -16,13 +16,15 @@ class Cleaner:
     """Removes containers of this hub that nobody owns any more.
 
     Args:
-        ownership: what this process knows, at the time of a listing.
+        ownership: what this process knows, given the listing and what was known before it.
+        known: the leases that this process knows now.
     """
 
     def __init__(
         self,
         engine: Engine,
-        ownership: Callable[[Listing], Ownership],
+        ownership: Callable[[Listing, frozenset[str]], Ownership],
+        known: Callable[[], frozenset[str]],
         log: Logger,
         *,
         created_grace_seconds: float,
@@ -30,6 +32,7 @@ class Cleaner:
     ) -> None:
         self._engine = engine
         self._ownership = ownership
+        self._known = known
         self._log = log
         self._created_grace_seconds = created_grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
@@ -53,10 +56,13 @@ class Cleaner:
         Raises:
             EngineUnknown: the engine can't be asked.
         """
+        # A container may be listed and then end, and its lease be forgotten, before the answer is
+        # read: what was known before is known still.
+        before = self._known()
         listing = await self._engine.listing()
         cleaning = leftovers(
             listing,
-            self._ownership(listing),
+            self._ownership(listing, before),
             created_grace_seconds=self._created_grace_seconds,
             orphan_grace_seconds=self._orphan_grace_seconds,
         )

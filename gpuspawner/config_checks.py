@@ -194,7 +194,7 @@ def check_spawner(sections: Sections, spawner: GPUSpawner) -> list[str]:
     """
     if spawner.memory_fraction is not None:
         _try(check_fraction, spawner.memory_fraction, sections.line("memory_fraction"))
-    if spawner.shm_size < 0:
+    if (spawner.shm_size or 0) < 0:
         raise BadConfigError(
             f"{sections.line('shm_size')}: {shown(spawner.shm_size)} is negative; use a size such "
             "as '16G', or 0 for half of mem_limit"
@@ -203,6 +203,12 @@ def check_spawner(sections: Sections, spawner: GPUSpawner) -> list[str]:
     _try(resolve_identity, 1000, 100, home=spawner.home, line=sections.line("home"))
     _try(resolve_identity, 1000, 100, umask=spawner.nb_umask, line=sections.line("nb_umask"))
     _check_identity_source(spawner, sections)
+    if spawner.drop_from_root and spawner.allowed_images == "*":
+        raise BadConfigError(
+            f"{sections.line('drop_from_root')}: with {sections.line('allowed_images')} = '*' "
+            "users bring images of their own, which need not become NB_UID but may stay root; list "
+            "the images, or turn drop_from_root off"
+        )
     return _check_profiles(spawner, sections)
 
 

@@ -156,6 +156,8 @@ def _opened(host: Mapping[str, Any]) -> list[str]:
         value = str(host.get(key) or "")
         if value == "host" or value.startswith("container:"):
             opened.append(f"{name}={value!r}")
+    if items(host.get("VolumesFrom")):
+        opened.append(f"volumes_from={items(host.get('VolumesFrom'))}")
     opened += [key for key in ("MaskedPaths", "ReadonlyPaths") if host.get(key) is not None]
     for option in items(host.get("SecurityOpt")):
         name, value = security_option(option)

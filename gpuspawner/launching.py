@@ -12,7 +12,7 @@ import inspect
 from fractions import Fraction
 from typing import Any
 
-from docker.errors import APIError
+from docker.errors import APIError, InvalidArgument
 
 from . import memory, messages, names, requirement
 from .admission import Admission
@@ -110,7 +110,7 @@ class Launching(Admission):
                 raise
             if address is not None:
                 self._flight = None
-                self.pool.hold(attempt, ticket)
+                self.pool.hold(attempt, ticket, self.owner)
                 self.lease, self.devices = attempt.lease, attempt.devices
                 self.profile_slug = choice.profile.slug
                 return address
@@ -209,6 +209,13 @@ class Launching(Admission):
         self.extra_host_config: Any = host_config
         try:
             return await super().create_object()
+        except (TypeError, ValueError, AttributeError, InvalidArgument) as error:
+            # docker-py's own checks, or its stumbles, before anything is sent.
+            self.log.debug("docker-py could not take the configuration", exc_info=True)
+            raise ContainmentError(
+                "extra_host_config or extra_create_kwargs can't be used: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         finally:
             self.extra_host_config = configured
 

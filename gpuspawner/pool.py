@@ -88,6 +88,7 @@ class GPUPool(PoolEnds):
         self.cleaner = Cleaner(
             engine,
             self._ownership,
+            self.known,
             self.log,
             created_grace_seconds=self.created_grace_seconds,
             orphan_grace_seconds=self.orphan_grace_seconds,
@@ -131,7 +132,8 @@ class GPUPool(PoolEnds):
 
     def holding(self, user: str, view: View) -> Holding:
         """The cards that a user's servers have, with this process's reservations."""
-        return holding(user, view.claims.claims, self.attempts, self._releases)
+        claims = view.claims.claims
+        return holding(user, claims, self.attempts, self._releases, self.owners())
 
     # -- placing and reserving ------------------------------------------------------------------
 
@@ -320,9 +322,9 @@ class GPUPool(PoolEnds):
         """Remember the first listing's time: what is older was there before this process."""
         self._begun = min(self._begun, listing.at)
 
-    def _ownership(self, listing: Listing) -> Ownership:
+    def _ownership(self, listing: Listing, before: frozenset[str]) -> Ownership:
         self._begin(listing)
-        known = self.known()
+        known = self.known() | before
         strange = any(row.mine(self.hub_id) and row.lease not in known for row in listing.rows)
         return Ownership(
             hub_id=self.hub_id,

@@ -7,7 +7,7 @@ stay until the engine has answered for the container.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .attempts import Attempt, Attempts, State
@@ -22,6 +22,10 @@ from .removal import Remover
 FOLLOW_SECONDS = 1.0
 
 
+#: Tells (user, server) as the hub names them now.
+Owner = Callable[[], tuple[str, str]]
+
+
 class PoolEnds(PoolTraits):
     """The part of the pool that keeps attempts and leases until they have ended."""
 
@@ -31,7 +35,7 @@ class PoolEnds(PoolTraits):
         self.attempts = Attempts()
         self._by_ticket: dict[str, Attempt] = {}
         self._ends: dict[str, asyncio.Event] = {}
-        self._held: set[str] = set()
+        self._held: dict[str, Owner | None] = {}
         self._releases: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -45,10 +49,14 @@ class PoolEnds(PoolTraits):
         self._by_ticket[attempt.lease] = attempt
         return Ticket(self.engine, attempt.lease, self._ticket_ended)
 
-    def hold(self, attempt: Attempt, ticket: Ticket) -> None:
-        """The server runs: from here its container alone is the lease."""
+    def hold(self, attempt: Attempt, ticket: Ticket, owner: Owner | None = None) -> None:
+        """The server runs: from here its container alone is the lease.
+
+        Args:
+            owner: tells whose it is whenever asked; without it the container's labels do.
+        """
         ticket.keep()
-        self._held.add(attempt.lease)
+        self._held[attempt.lease] = owner
         self._step(attempt, State.HELD)
 
     def give_up(self, attempt: Attempt, ticket: Ticket, *, force: bool = True) -> None:
@@ -133,15 +141,19 @@ class PoolEnds(PoolTraits):
 
     # -- releasing what was held ----------------------------------------------------------------
 
-    def know(self, lease: str) -> None:
+    def know(self, lease: str, owner: Owner | None = None) -> None:
         """A server of this hub holds this lease (a restart found it in the database)."""
-        self._held.add(lease)
+        self._held[lease] = owner
+
+    def owners(self) -> dict[str, tuple[str, str]]:
+        """(user, server) of the leases held, as the hub names them now."""
+        return {lease: owner() for lease, owner in self._held.items() if owner is not None}
 
     def release(self, lease: str, container_id: str) -> None:
         """A server is over: remove its container, however long that takes. Never waits."""
         if lease in self._releases:
             return
-        self._held.discard(lease)
+        self._held.pop(lease, None)
         self._releases[lease] = self._spawn(self._release(lease, container_id))
 
     async def released(self, lease: str, timeout_seconds: float) -> bool:
@@ -154,7 +166,7 @@ class PoolEnds(PoolTraits):
 
     def forget(self, lease: str) -> None:
         """A server is over and its container is gone, or is kept for a restart."""
-        self._held.discard(lease)
+        self._held.pop(lease, None)
 
     async def _release(self, lease: str, container_id: str) -> None:
         await self.remover.until_gone(container_id)
@@ -162,7 +174,7 @@ class PoolEnds(PoolTraits):
 
     def known(self) -> frozenset[str]:
         """Leases that this process knows: attempts, running servers, removals under way."""
-        return frozenset(self.attempts.leases()) | self._held | frozenset(self._releases)
+        return frozenset(self.attempts.leases()) | frozenset(self._held) | frozenset(self._releases)
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(work)

@@ -28,14 +28,16 @@ _UNLISTED_KEYS = (
     "enabled", "display_name", "display_name_in_choices", "validation_regex", "validation_message",
     "spawner_override", "kubespawner_override",
 )  # fmt: skip
-#: Spawner attributes that a profile can't set: they say who is served and how much, or what
-#: profiles are.
+#: Spawner attributes that a profile can't set: they say who is served and how much, what profiles
+#: are, or hold for all servers alike.
 _NOT_FOR_PROFILES = frozenset(
     {
         "profile_list", "user_options", "options_form", "options_from_form", "apply_user_options",
-        "max_gpus_per_user",
+        "max_gpus_per_user", "remove",
     }
 )  # fmt: skip
+#: Settings in which a user's own words can widen nothing.
+_HARMLESS = frozenset({"environment", "mem_limit", "cpu_limit", "default_url"})
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,13 @@ def _unlisted(
         raise where.at("validation_regex").error(
             f"{pattern!r} is not a regular expression: {error}"
         ) from None
+    override = read_override(where, value, traits, warnings)
+    filled = [key for key, text in override.items() if PLACEHOLDER in repr(text)]
+    if compiled is None and not _HARMLESS.issuperset(filled):
+        raise where.error(
+            f"what users type would go into {', '.join(sorted({*filled} - _HARMLESS))} unchecked; "
+            "add a 'validation_regex' that allows only what you mean"
+        )
     choice = UnlistedChoice(
         display_name=where.text(value, "display_name", default="Another one"),
         display_name_in_choices=where.text(
@@ -163,7 +172,7 @@ def _unlisted(
         ),
         pattern=compiled,
         message=where.text(value, "validation_message", default="", empty=True),
-        override=read_override(where, value, traits, warnings),
+        override=override,
     )
     return choice if where.flag(value, "enabled") else None
 

@@ -87,6 +87,10 @@ class SpawnerBase(SpawnerTraits):
         traits = self.trait_names()
         return parse_profile_list(DEFAULT_PROFILES if written is None else written, traits=traits)
 
+    def owner(self) -> tuple[str, str]:
+        """(user, server) as the hub names them now; both may be renamed."""
+        return (self.user.name, self.name)
+
     @property
     def group_names(self) -> frozenset[str]:
         return frozenset(group.name for group in self.user.groups)

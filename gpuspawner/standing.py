@@ -56,7 +56,7 @@ class Standing(Launching):
         self.devices = tuple(own.get("devices") or ())
         self.profile_slug = str(own.get("profile") or "")
         if self.lease:
-            self.pool.know(self.lease)
+            self.pool.know(self.lease, self.owner)
 
     def clear_state(self) -> None:
         """The one place that every end of a server passes: nothing stays held behind it."""
@@ -115,7 +115,7 @@ class Standing(Launching):
         self.object_id, self.lease = row.id, row.lease
         self.devices = tuple(d for d in row.labels.get(names.LABEL_DEVICES, "").split(",") if d)
         self.profile_slug = row.labels.get(names.LABEL_PROFILE, "")
-        self.pool.know(self.lease)
+        self.pool.know(self.lease, self.owner)
         try:
             options = json.loads(row.labels.get(names.LABEL_OPTIONS, ""))
         except ValueError:

@@ -111,3 +111,10 @@ def test_holding_counts_this_hubs_servers_and_attempts_of_the_user() -> None:
     assert held.servers == (("flight", 1), ("two", 2))
     assert held.total == 3
     assert holding("nobody", claims, flying).total == 0
+
+
+def test_a_renamed_user_keeps_what_they_hold_and_a_new_one_of_that_name_has_nothing() -> None:
+    claims = read(ours("GPU-0", id="1", lease="L1", user="ann", server="mine", state="running"))
+    now = {"L1": ("anna", "mine")}
+    assert holding("anna", claims.claims, Attempts(), owners=now).servers == (("mine", 1),)
+    assert holding("ann", claims.claims, Attempts(), owners=now).total == 0

@@ -259,6 +259,10 @@ REFUSED = {
         "c.DockerSpawner.extra_host_config",
         "allow_privileged = True",
     ),
+    "c.GPUSpawner.drop_from_root = True; c.DockerSpawner.allowed_images = '*'": (
+        "c.GPUSpawner.drop_from_root",
+        "list the images",
+    ),
 }
 
 

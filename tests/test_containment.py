@@ -189,6 +189,7 @@ def test_variables_that_name_cards_are_dropped(form: Any) -> None:
         ({"IpcMode": "container:abc"}, "ipc_mode"),
         ({"MaskedPaths": []}, "MaskedPaths"),
         ({"ReadonlyPaths": []}, "ReadonlyPaths"),
+        ({"VolumesFrom": ["other"]}, "volumes_from=['other']"),
         (host_config(userns_mode="host"), "userns_mode='host'"),
         (host_config(security_opt=["seccomp=unconfined"]), "seccomp=unconfined"),
         (host_config(security_opt=["seccomp:unconfined"]), "seccomp:unconfined"),

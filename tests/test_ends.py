@@ -262,6 +262,7 @@ def test_an_engine_error_at_start(
         ({"cmd": ["/no/such/program"]}, "could not be", "cmd"),
         ({"extra_host_config": {"privileged": True}}, "don't allow", "allow_privileged"),
         ({"uid": 0}, "could not be started", "allow_root"),
+        ({"extra_host_config": {"binds": 3}}, "don't allow", "extra_host_config or"),
         (
             {"extra_host_config": {"network_mode": "none"}},
             "could not be started",

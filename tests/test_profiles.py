@@ -209,6 +209,17 @@ WRONG: list[tuple[Any, str, str]] = [
         "o.unlisted_choice.validation_regex",
         "not a regular expression",
     ),
+    (
+        option(
+            unlisted_choice={
+                "enabled": True,
+                "spawner_override": {"mounts": [{"source": "{value}", "target": "/data"}]},
+            }
+        ),
+        "o.unlisted_choice",
+        "add a 'validation_regex'",
+    ),
+    (entry(spawner_override={"remove": False}), "spawner_override", "can't be set by a profile"),
     (entry(profile_options={"a--b": {}}), "profile_options", "not a name for an option"),
     (entry(profile_options={"profile": {}}), "profile_options", "rename the option"),
     (entry(profile_options={"opt-x": {}}), "profile_options", "rename the option"),

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, in_thread, left_by, until
 from fakes.rows import OTHER_HUB
@@ -78,6 +80,25 @@ async def test_a_twin_with_our_id_is_told_of_once_and_not_touched(
     assert twin in machine.containers
     alarms = [r for r in caplog.records if r.levelno == logging.CRITICAL]
     assert len(alarms) == 1
+
+
+async def test_a_server_that_ends_while_it_is_listed_raises_no_alarm(
+    hub: FakeHub, machine: FakeMachine, caplog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await hub.pool.clean()
+    machine.advance(5)
+    left_by(hub, "T", "running")
+    hub.pool.know("T")
+    listed = hub.pool.engine.listing
+
+    async def forgotten_meanwhile() -> Any:
+        listing = await listed()
+        hub.pool.forget("T")
+        return listing
+
+    monkeypatch.setattr(hub.pool.engine, "listing", forgotten_meanwhile)
+    await hub.pool.clean()
+    assert not [r for r in caplog.records if r.levelno == logging.CRITICAL]
 
 
 async def test_a_new_spawn_removes_what_its_server_left_behind(
