@@ -231,7 +231,10 @@ class Launching(Admission):
     async def _create(self, flight: Flight, merged: dict[str, Any]) -> dict[str, Any]:
         manifest = await self._manifest(flight, merged)
         for note in manifest.notes:
-            self.log.warning("%s: %s", self._log_name, note)
+            # Once for each setting, not for each of forty students' starts.
+            if note not in self.pool.noted:
+                self.pool.noted.add(note)
+                self.log.warning("%s: %s", self._log_name, note)
         final = manifest.kwargs
         flight.with_hook = manifest.with_hook
         flight.home = await self.pool.engine.run(find_home, self.client, final, flight.identity)

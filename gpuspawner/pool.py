@@ -81,6 +81,8 @@ class GPUPool(PoolEnds):
     ) -> None:
         super().__init__(engine, **kwargs)
         self.hub_id = hub_id
+        #: What was dropped of the admin's config and told in the log.
+        self.noted: set[str] = set()
         self._in_database = in_database
         self._keep_ended = keep_ended
         self._begun = math.inf

@@ -151,7 +151,10 @@ def test_the_admins_own_gpu_requests_from_a_callable_are_dropped_once(
     found = inspection(hub, engine, user, options)
     assert len(found["HostConfig"]["DeviceRequests"] or []) == (1 if options == ONE else 0)
     assert found["HostConfig"]["PidsLimit"] == 77
-    assert len(warnings_of(hub, f"{user}:")) == 1
+    # Told once, however many servers it happens to.
+    told = [line.split(": ", 1)[1] for line in warnings_of(hub, "dropped a device request")]
+    assert told
+    assert len(told) == len(set(told))
     if engine.kind == "cdi":
         seen = [name for name in inside(hub, user)["dev"] if name.startswith("nvidia")]
         assert len(seen) == (1 if options == ONE else 0)

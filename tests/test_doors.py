@@ -168,7 +168,9 @@ def test_the_last_good_choice_survives_a_bad_one(hub: Hub) -> None:
     assert hub.start_server("curious", {"profile": "nothing"}, check=False).status_code == 400
     hub.start_server("curious")
     hub.wait_ready("curious")
-    assert hub.server("curious")["user_options"] == {"profile": "cpu"}
+    server = hub.server("curious")
+    assert server
+    assert server["user_options"] == {"profile": "cpu"}
     hub.stop_server("curious")
     hub.wait_stopped("curious")
 

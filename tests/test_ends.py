@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -393,7 +394,7 @@ def test_frozen_in_mid_start(hub: Hub, engine: Engine) -> None:
         for answer in asked:
             answer.result()
     for user in users:
-        hub.wait(lambda user=user: gone(hub, user), f"server of {user} gone")
+        hub.wait(partial(gone, hub, user), f"server of {user} gone")
 
 
 # -- pulls --------------------------------------------------------------------------------------

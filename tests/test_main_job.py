@@ -153,3 +153,45 @@ def test_many_at_once_get_exactly_the_cards_there_are(
             hub.stop_server(user)
             hub.wait_stopped(user)
         hub.wait(lambda: not containers(engine), "no container left")
+
+
+INTRUDER = """
+from gpuspawner.pool import GPUPool
+
+looked = GPUPool.look
+
+
+async def look(self, attempt, container_id):
+    fits = await looked(self, attempt, container_id)
+    if fits and not hasattr(GPUPool, "intruded"):
+        GPUPool.intruded = True
+        client = self.engine.client
+        request = {"Driver": "nvidia", "DeviceIDs": list(attempt.devices)}
+        request["Capabilities"] = [["gpu"]]
+        host = client.create_host_config(device_requests=[request])
+        made = client.create_container(IMAGE, ["sleep", "600"], host_config=host, name="intruder")
+        client.start(made["Id"])
+    return fits
+
+
+GPUPool.look = look
+"""
+
+
+def test_a_server_moves_if_an_outsider_started_on_its_card_in_between(
+    engine: Engine, tiny_image: str, tmp_path: Path
+) -> None:
+    config = f"IMAGE = {tiny_image!r}\n{INTRUDER}"
+    with gpu_hub(tmp_path, engine, tiny_image, config) as hub:
+        hub.add_users("ada")
+        hub.start_server("ada", ONE)
+        hub.wait_ready("ada")
+        mine = inside(hub, "ada")["env"]["GPUSPAWNER_DEVICES"]
+        outside = engine.client.inspect_container("intruder")
+        assert outside["State"]["Running"]
+        assert outside["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] != [mine]
+        assert cards_in_use(engine)[mine] == 1
+        hub.stop_server("ada")
+        hub.wait_stopped("ada")
+    engine.client.remove_container("intruder", force=True)
+    assert not containers(engine)

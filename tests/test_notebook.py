@@ -75,7 +75,8 @@ class Kernel:
             await socket.write_message(json.dumps(_execute_request(message, code)))
             printed = ""
             while True:
-                answer = json.loads(await asyncio.wait_for(socket.read_message(), 60) or "null")
+                received: Any = socket.read_message()
+                answer = json.loads(await asyncio.wait_for(received, 60) or "null")
                 assert answer is not None, "the server closed the connection"
                 if answer["parent_header"].get("msg_id") != message:
                     continue
