@@ -21,7 +21,9 @@ INTRO = {
     "GPUSpawner": (
         "One server. All of DockerSpawner's and JupyterHub's own settings for spawners work too, "
         "written as `c.GPUSpawner`, `c.DockerSpawner` or `c.Spawner`. Two of them have another "
-        "default here: `remove` is True and `start_timeout` is 300."
+        "default here: `remove` is True and `start_timeout` is 300. With `remove = False` a server "
+        "without a GPU keeps its container for the next start; one with a GPU is made anew each "
+        "time."
     ),
     "GPUPool": "The GPUs of the hub's Docker engine.",
 }

@@ -157,8 +157,14 @@ class Admission(SpawnerBase):
         text = str(getattr(error, "explanation", None) or error)
         offers = self.pool.prober.cuda_version
         return refusal_from_fault(
-            faults.engine_fault(status, text, image=str(self.image), offers=offers)
+            faults.engine_fault(status, text, image=self.image_name, offers=offers)
         )
+
+    @property
+    def image_name(self) -> str:
+        """What the user knows the image as: its key in ``allowed_images``, else the image."""
+        chosen = self.choice.options.get("image") if self.choice and self.choice.image else None
+        return chosen or str(self.image)
 
     async def _pull(self) -> str:
         """Have the image on the engine, before any GPU is taken.
@@ -173,7 +179,7 @@ class Admission(SpawnerBase):
         except asyncio.TimeoutError:
             raise self.refuse(
                 GPURefusal(
-                    messages.image_slow(image),
+                    messages.image_slow(self.image_name),
                     reason=names.REASON_IMAGE,
                     status=503,
                     admin_message=(

@@ -73,7 +73,7 @@ class GPUSpawner(Standing):
                 p.slug: state_of(p.request, cards, held=held, limit=self.gpu_limit) for p in allowed
             }
             if view.inventory.source == "simulated":
-                notice = notice or SIMULATED
+                notice = f"{notice} {SIMULATED}".strip()
         return render(
             allowed,
             states,

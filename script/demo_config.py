@@ -13,13 +13,16 @@ c = get_config()  # noqa: F821 - given by the hub
 
 load_subconfig("jupyterhub_config.py", path=str(Path(__file__).resolve().parents[1]))  # noqa: F821
 
-# What script/server found out about this machine.
-demo = json.loads(Path(os.environ["GPUSPAWNER_DEMO"]).read_text())
+# What script/server found out about this machine. The gpuspawner command reads this file too.
+state = Path(__file__).resolve().parents[1] / ".server" / "demo.json"
+state = Path(os.environ.get("GPUSPAWNER_DEMO", state)).resolve()
+demo = json.loads(state.read_text())
 
 c.JupyterHub.bind_url = demo["url"]
 c.JupyterHub.hub_ip = demo["gateway"]  # the bridge's address: for containers, not for the network
 c.JupyterHub.hub_port = demo["hub_port"]
 c.JupyterHub.db_url = "sqlite:///jupyterhub.sqlite"
+c.GPUPool.hub_id_file = str(state.parent / "gpuspawner_hub_id")
 c.ConfigurableHTTPProxy.command = demo["proxy"]
 c.ConfigurableHTTPProxy.api_url = f"http://127.0.0.1:{demo['proxy_port']}"
 
@@ -34,6 +37,8 @@ c.DockerSpawner.mem_limit = "4G"
 c.DockerSpawner.network_name = "bridge"
 c.DockerSpawner.use_internal_ip = True
 
+if demo["docker_host"]:
+    c.DockerSpawner.client_kwargs = {"base_url": demo["docker_host"]}
 if demo["simulated"]:
     c.GPUPool.inventory = {"simulated": demo["simulated"]}
 

@@ -90,6 +90,7 @@ def _serve(port: int, state: Path) -> None:
             "password": PASSWORD,
             "image": NOTEBOOK,
             "simulated": ground.simulated,
+            "docker_host": ground.docker_host,
         }
         path = state / "demo.json"
         path.write_text(json.dumps(settings, indent=1))
@@ -111,7 +112,7 @@ def _serve(port: int, state: Path) -> None:
         (state / _HUB_PID).write_text(str(hub.pid))
         try:
             _wait_up(hub, port, log)
-            _welcome(url, ground, log)
+            _welcome(url, ground, log, path)
             if hub.wait():
                 raise GroundError(f"the hub ended with {hub.returncode}:\n{_tail(log)}")
         finally:
@@ -128,7 +129,7 @@ def _ground(state: Path) -> Iterator[Ground]:
     engine = Engine(state / "engine", _kind(), keep_data=True)
     try:
         engine.start()
-        say("loading the notebook image (the first time builds it, which takes a few minutes)")
+        say("loading the notebook image (where there is none yet it is built, in a few minutes)")
         load_notebook(engine.client)
         yield Ground(engine.gateway, SIMULATED_CARDS, engine.url)
     finally:
@@ -162,24 +163,33 @@ def _machine_engine() -> Ground:
             f"not answer ({error}). Start it (systemctl start docker), and install NVIDIA's "
             "container toolkit"
         ) from error
-    say("loading the notebook image (the first time builds it, which takes a few minutes)")
+    say("loading the notebook image (where there is none yet it is built, in a few minutes)")
     load_notebook(client)
     gateway = client.inspect_network("bridge")["IPAM"]["Config"][0]["Gateway"]
     client.close()
     return Ground(gateway)
 
 
-def _welcome(url: str, ground: Ground, log: Path) -> None:
+def _welcome(url: str, ground: Ground, log: Path, settings: Path) -> None:
     cards = f"{ground.simulated} simulated cards" if ground.simulated else "this machine's cards"
     lines = [
         "",
         f"  JupyterHub with {cards}: {url}",
         f"  Log in with any name and the password {PASSWORD!r}; 'admin' is an admin.",
         f"  Log: {log}",
+        f"  Who holds which card: {_leases_command(settings)}",
     ]
     if ground.docker_host:
         lines.append(f"  To look at its engine: export DOCKER_HOST={ground.docker_host}")
     print("\n".join([*lines, "  Ctrl-C ends it.", ""]), flush=True)
+
+
+def _leases_command(settings: Path) -> str:
+    """What to type for the demo's leases, from anywhere."""
+    elsewhere = settings != _REPOSITORY / ".server" / settings.name
+    before = f"GPUSPAWNER_DEMO={settings} " if elsewhere else ""
+    command = Path(sys.executable).parent / "gpuspawner"
+    return f"{before}{command} leases -f {_REPOSITORY / 'script/demo_config.py'}"
 
 
 def _check_port(port: int) -> None:

@@ -90,9 +90,23 @@ def test_a_student_logs_in_and_ctrl_c_leaves_nothing(state: Path) -> None:
     first.process.kill()
     first.process.communicate()
     second = Demo(state, port)
-    assert "Ctrl-C ends it" in second.read_until("Ctrl-C ends it")
+    printed = second.read_until("Ctrl-C ends it")
+    assert "Ctrl-C ends it" in printed
     assert student.post_form({"profile": "two-gpus"}).status_code == 302
     assert list(student.progress())[-1]["ready"]
+
+    # The command that it prints works as it stands, from any folder.
+    [command] = [line for line in printed.splitlines() if "Who holds which card: " in line]
+    told = subprocess.run(
+        ["sh", "-c", command.partition("card: ")[2] + " --json"],
+        cwd="/",
+        env={key: value for key, value in os.environ.items() if key != "DOCKER_HOST"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    [lease] = json.loads(told.stdout)["leases"]
+    assert (lease["user"], lease["whose"], len(lease["devices"])) == ("alice", "this hub", 2)
     status, out, err = second.end(signal.SIGINT)
     student.http.close()
 
