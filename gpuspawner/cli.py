@@ -25,7 +25,7 @@ from .cli_config import load_config, open_pool
 from .cli_report import devices_report, leases_report
 from .cli_tables import devices_table, leases_table
 from .errors import ConfigError, EngineUnknown, GPUSpawnerError, ProbeError
-from .pool import View
+from .view import View
 
 DEFAULT_CONFIG = "jupyterhub_config.py"
 

@@ -10,7 +10,7 @@ from typing import Any
 from .cards import SLICED
 from .claims import Claim, Row, Survey, describe, loads
 from .devices import Device, Inventory
-from .pool import View
+from .view import View
 
 _WHOSE = {"mine": "this hub", "sibling": "another hub", "outsider": "outside"}
 

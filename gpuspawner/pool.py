@@ -28,6 +28,7 @@ from .placement import Card, Placement, Request, Shortage, place
 from .pool_ends import PoolEnds
 from .prober import Prober
 from .verdict import Verdict, judge, second_look
+from .view import View
 
 #: A created container waits this long for later rivals to go before it yields.
 WAIT_SECONDS = 15.0
@@ -50,15 +51,6 @@ class OverQuota(GPUSpawnerError):
         self.limit = limit
         self.asked = asked
         self.holding = held
-
-
-class View:
-    """What was known at one moment: the basis of a decision, a form or a listing."""
-
-    def __init__(self, inventory: Inventory, survey: Survey, claims: Claims) -> None:
-        self.inventory = inventory
-        self.survey = survey
-        self.claims = claims
 
 
 class GPUPool(PoolEnds):

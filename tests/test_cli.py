@@ -20,7 +20,7 @@ from gpuspawner.claims import Claims, Listing, Survey
 from gpuspawner.cli_report import devices_report, leases_report
 from gpuspawner.devices import Device, Inventory
 from gpuspawner.inventory import simulated_inventory
-from gpuspawner.pool import View
+from gpuspawner.view import View
 from ground.engine import Engine
 
 CARDS = [device.uuid for device in simulated_inventory(4).devices]
