@@ -1,49 +1,16 @@
 """The short list of attempts in flight in this process: the only state beside the engine's.
 
 A *reservation* lives from placement until its attempt has ended, and is counted once together with
-its container, by lease. The states and their transitions are this one table::
-
-    reserved ── create sent ──► creating ── answered ──► claimed ── fits ──► starting ──► held
-        │                          │                        │ ▲                 │          (ends)
-        │                          │              later rivals│ clear           │
-        │                          │                        ▼ │                 │
-        │                          │                      waiting               │
-        └── cancel: ends           └───────► releasing ◄────┴────────── error, cancel, stranger
-                                                 └── removal answered: ends
+its container, by lease. The steps an attempt may take are those of :mod:`gpuspawner.states`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from fractions import Fraction
 
-
-class State(Enum):
-    """Where an attempt is on its way; see the table above."""
-
-    RESERVED = "reserved"
-    CREATING = "creating"
-    CLAIMED = "claimed"
-    WAITING = "waiting"
-    STARTING = "starting"
-    RELEASING = "releasing"
-    HELD = "held"
-    ENDED = "ended"
-
-
-#: Every allowed step. An attempt in HELD or ENDED is no longer in flight.
-TRANSITIONS: dict[State, frozenset[State]] = {
-    State.RESERVED: frozenset({State.CREATING, State.ENDED}),
-    State.CREATING: frozenset({State.CLAIMED, State.RELEASING, State.ENDED}),
-    State.CLAIMED: frozenset({State.WAITING, State.STARTING, State.RELEASING}),
-    State.WAITING: frozenset({State.STARTING, State.RELEASING}),
-    State.STARTING: frozenset({State.HELD, State.RELEASING}),
-    State.RELEASING: frozenset({State.ENDED}),
-    State.HELD: frozenset(),
-    State.ENDED: frozenset(),
-}
+from .states import TRANSITIONS, State
 
 
 @dataclass

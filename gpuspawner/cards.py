@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from . import names
-from .attempts import Attempts, State
+from .attempts import Attempts
 from .claims import Claim, loads
 from .devices import Device, Inventory
 from .placement import Card
+from .states import State
 
 #: Why a card in MIG mode is not offered whole.
 SLICED = "MIG mode is on, so the card can't be given out whole; slices are not in this version"

@@ -16,7 +16,7 @@ from docker.errors import APIError, InvalidArgument
 
 from . import memory, messages, names, requirement
 from .admission import Admission
-from .attempts import Attempt, State
+from .attempts import Attempt
 from .calls import Ticket
 from .containment import ContainmentError, Policy
 from .engine import NO_ANSWER
@@ -29,6 +29,7 @@ from .placement import Shortage
 from .pool import NoRoom
 from .refusal import GPURefusal
 from .spawner_base import Flight
+from .states import State
 
 #: After this many yields to rivals the server is refused.
 MAX_YIELDS = 3

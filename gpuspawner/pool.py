@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from . import messages, names
-from .attempts import Attempt, State
+from .attempts import Attempt
 from .cards import Holding, holding, see_cards
 from .claims import LIVE_STATES, Claims, Listing, Row, Survey, Times, read_claims
 from .cleaner import Cleaner
@@ -27,6 +27,7 @@ from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
 from .pool_ends import PoolEnds
 from .prober import Prober
+from .states import State
 from .verdict import Verdict, judge, second_look
 from .view import View
 

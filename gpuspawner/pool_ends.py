@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from .attempts import Attempt, Attempts, State
+from .attempts import Attempt, Attempts
 from .calls import Ending, Ticket
 from .claims import ENDED_STATES
 from .engine import Engine
 from .errors import EngineUnknown
 from .pool_traits import PoolTraits
 from .removal import Remover
+from .states import State
 
 #: How often the list is searched for the container of a create that had no answer.
 FOLLOW_SECONDS = 1.0
@@ -64,11 +65,11 @@ class PoolEnds(PoolTraits):
 
         Its reservation stays until the engine has answered for its container.
         """
-        if attempt.state in (State.HELD, State.ENDED, State.RELEASING):
+        if attempt.state in (State.HELD, State.FREE, State.RELEASING):
             return
         if attempt.state is State.RESERVED:
             ticket.keep()
-            self._step(attempt, State.ENDED)
+            self._step(attempt, State.FREE)
             return
         self._step(attempt, State.RELEASING)
         ticket.abandon(force=force)
@@ -86,7 +87,7 @@ class PoolEnds(PoolTraits):
 
     def _step(self, attempt: Attempt, state: State) -> None:
         self.attempts.move(attempt, state)
-        if state in (State.HELD, State.ENDED):
+        if state in (State.HELD, State.FREE):
             self._by_ticket.pop(attempt.lease, None)
             event = self._ends.pop(attempt.lease, None)
             if event:
@@ -106,7 +107,7 @@ class PoolEnds(PoolTraits):
     def _attempt_left(self, ticket: Ticket, ending: Ending) -> None:
         attempt = self._by_ticket[ticket.lease]
         if ending is Ending.GONE:
-            self._step(attempt, State.ENDED)
+            self._step(attempt, State.FREE)
         elif ending is Ending.STAYS:
             self._spawn(self._finish(attempt, ticket.container_id))
         else:
@@ -114,7 +115,7 @@ class PoolEnds(PoolTraits):
 
     async def _finish(self, attempt: Attempt, container_id: str) -> None:
         await self.remover.until_gone(container_id)
-        self._step(attempt, State.ENDED)
+        self._step(attempt, State.FREE)
 
     async def _follow(self, attempt: Attempt) -> None:
         """A call had no answer: its container may still come. Remove it, or wait the grace."""
@@ -136,7 +137,7 @@ class PoolEnds(PoolTraits):
                 continue
             unseen_since = listing.at if unseen_since is None else unseen_since
             if removed or listing.at - unseen_since > self.created_grace_seconds:
-                self._step(attempt, State.ENDED)
+                self._step(attempt, State.FREE)
                 return
 
     # -- releasing what was held ----------------------------------------------------------------

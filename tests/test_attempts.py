@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuspawner.attempts import TRANSITIONS, Attempt, Attempts, State
+from gpuspawner.attempts import Attempt, Attempts
+from gpuspawner.states import TRANSITIONS, State
 
 
 def attempt(lease: str = "L", *devices: str, share: Fraction = Fraction(1)) -> Attempt:
@@ -22,7 +23,7 @@ def test_a_lease_is_used_once() -> None:
         attempts.add(attempt("L"))
 
 
-@pytest.mark.parametrize("end", [State.HELD, State.ENDED])
+@pytest.mark.parametrize("end", [State.HELD, State.FREE])
 def test_an_end_takes_the_attempt_out_and_is_counted_if_it_had_cards(end: State) -> None:
     attempts = Attempts()
     with_card, without = attempt("a", "GPU-0"), attempt("b")
@@ -40,9 +41,9 @@ def test_nothing_ends_twice() -> None:
     attempts = Attempts()
     one = attempt("a", "GPU-0")
     attempts.add(one)
-    attempts.move(one, State.ENDED)
+    attempts.move(one, State.FREE)
     with pytest.raises(ValueError, match="no step"):
-        attempts.move(one, State.ENDED)
+        attempts.move(one, State.FREE)
     assert attempts.ended == 1
 
 
@@ -76,6 +77,6 @@ def test_only_the_tables_steps_are_taken(steps: list[State]) -> None:
 def test_every_created_container_leaves_by_held_or_by_an_answered_removal() -> None:
     """Once create may have been sent and answered, nothing but a removal or a success ends it."""
     for state in (State.CLAIMED, State.WAITING, State.STARTING):
-        assert State.ENDED not in TRANSITIONS[state]
+        assert State.FREE not in TRANSITIONS[state]
         assert State.RELEASING in TRANSITIONS[state]
-    assert TRANSITIONS[State.RELEASING] == {State.ENDED}
+    assert TRANSITIONS[State.RELEASING] == {State.FREE}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from fakes.rows import HUB, OTHER_HUB, cards, claim, listing, ours, sliced
-from gpuspawner.attempts import Attempt, Attempts, State
+from gpuspawner.attempts import Attempt, Attempts
 from gpuspawner.cards import SLICED, holding, see_cards
 from gpuspawner.claims import Claim, Claims, Survey, read_claims
 from gpuspawner.devices import Device, Inventory
+from gpuspawner.states import State
 
 HALF = Fraction(1, 2)
 

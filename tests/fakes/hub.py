@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection
 from fractions import Fraction
 from typing import Any
 
-from gpuspawner.attempts import Attempt, State
+from gpuspawner.attempts import Attempt
 from gpuspawner.calls import Ticket
 from gpuspawner.engine import Engine
 from gpuspawner.placement import Request
 from gpuspawner.pool import GPUPool
+from gpuspawner.states import State
 
 from .docker_client import FakeClient
 from .docker_machine import FakeMachine

@@ -12,9 +12,10 @@ import pytest
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, idle, in_thread, until
 from fakes.rows import HUB, OTHER_HUB
-from gpuspawner.attempts import Attempt, State
+from gpuspawner.attempts import Attempt
 from gpuspawner.calls import Abandoned
 from gpuspawner.pool import NoRoom
+from gpuspawner.states import State
 
 Make = Callable[..., FakeHub]
 
@@ -35,7 +36,7 @@ async def test_give_up_in_each_state_leaves_nothing(
     hub.pool.give_up(attempt, ticket)
     hub.pool.give_up(attempt, ticket)
     assert await hub.pool.ended(attempt, 10)
-    assert attempt.state is State.ENDED
+    assert attempt.state is State.FREE
     assert not machine.containers
     assert idle(hub)
 

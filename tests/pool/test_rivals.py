@@ -15,10 +15,11 @@ from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, Outrun, idle, in_thread, until
 from fakes.rows import HUB, OTHER_HUB
 from gpuspawner import pool as pool_module
-from gpuspawner.attempts import Attempt, State
+from gpuspawner.attempts import Attempt
 from gpuspawner.errors import EngineUnknown
 from gpuspawner.placement import Request
 from gpuspawner.pool import NoRoom
+from gpuspawner.states import State
 
 Make = Callable[..., FakeHub]
 
