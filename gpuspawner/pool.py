@@ -9,23 +9,19 @@ held across a call to engine or driver.
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
-from . import messages, names
+from . import messages
 from .attempts import Attempt
 from .cards import Holding, holding, see_cards
-from .claims import LIVE_STATES, Claims, Listing, Row, Survey, Times, read_claims
-from .cleaner import Cleaner
-from .cleaning import Ownership
+from .claims import Claims, Survey, Times, read_claims
 from .devices import Inventory
-from .engine import Engine
 from .errors import EngineUnknown, GPUSpawnerError
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
-from .pool_ends import PoolEnds
+from .pool_leftovers import PoolLeftovers
 from .prober import Prober
 from .states import State
 from .verdict import Verdict, judge, second_look
@@ -54,40 +50,13 @@ class OverQuota(GPUSpawnerError):
         self.holding = held
 
 
-class GPUPool(PoolEnds):
-    """The GPUs of the hub's container engine.
+class GPUPool(PoolLeftovers):
+    """The GPUs of the hub's container engine; see the parts for the arguments."""
 
-    Args:
-        engine: the engine's edge.
-        hub_id: random id of this hub.
-        in_database: tells the container ids that the hub's database names.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        hub_id: str,
-        in_database: Callable[[], Collection[str]] = frozenset,
-        *,
-        keep_ended: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(engine, **kwargs)
-        self.hub_id = hub_id
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         #: What was dropped of the admin's config and told in the log.
         self.noted: set[str] = set()
-        self._in_database = in_database
-        self._keep_ended = keep_ended
-        self._begun = math.inf
-        self._cleaning: asyncio.Task[None] | None = None
-        self.cleaner = Cleaner(
-            engine,
-            self._ownership,
-            self.known,
-            self.log,
-            created_grace_seconds=self.created_grace_seconds,
-            orphan_grace_seconds=self.orphan_grace_seconds,
-        )
         source = source_from_config(self.inventory)
         self.log.info("The list of GPUs comes from %s", source.description)
         self.prober = Prober(
@@ -115,7 +84,7 @@ class GPUPool(PoolEnds):
 
     async def survey(self) -> Survey:
         survey = await self.engine.survey()
-        self._begin(survey.listing)
+        self.begin(survey.listing)
         return survey
 
     def _claims(self, survey: Survey, inventory: Inventory) -> Claims:
@@ -142,11 +111,11 @@ class GPUPool(PoolEnds):
             NoRoom, OverQuota, EngineUnknown, ProbeError: as :meth:`reserve`.
         """
         if not request.count:
-            await self._remove_leftovers(await self.engine.listing(), user, server)
+            await self.remove_leftovers(await self.engine.listing(), user, server)
             return
         self.prober.refresh()
         view = await self.view()
-        if await self._remove_leftovers(view.survey.listing, user, server):
+        if await self.remove_leftovers(view.survey.listing, user, server):
             view = await self.view()
         self._decide(request, user, limit, view)
 
@@ -264,68 +233,3 @@ class GPUPool(PoolEnds):
         claims = self._claims(survey, inventory).claims
         mine = next((c for c in claims if c.row.id == container_id), None)
         return mine is None or second_look(mine, claims, inventory)
-
-    # -- what an earlier hub process left ---------------------------------------------------------
-
-    async def _remove_leftovers(self, listing: Listing, user: str, server: str) -> bool:
-        """Remove what an earlier hub process left of a server; True if there was something."""
-        self._begin(listing)
-        known = self.known()
-        rows = [
-            row
-            for row in listing.rows
-            if row.lease not in known and self._is_leftover(row, user, server)
-        ]
-        for row in rows:
-            self.log.warning(
-                "Removing container %s, left over of server %r of user %s",
-                row.id[:12],
-                server,
-                user,
-            )
-            await self.remover.once(row.id)
-        return bool(rows)
-
-    def _is_leftover(self, row: Row, user: str, server: str) -> bool:
-        """Of this server, and neither kept for a restart nor another hub's with our id."""
-        labels = row.labels
-        if not row.mine(self.hub_id):
-            return False
-        if (labels.get(names.LABEL_USER), labels.get(names.LABEL_SERVER)) != (user, server):
-            return False
-        if row.state == "exited":
-            return not self._keep_ended
-        # A running one that is newer than this process: the cleaner raises the alarm.
-        return row.state not in LIVE_STATES or row.created < self._begun
-
-    # -- the cleaner ----------------------------------------------------------------------------
-
-    def start_cleaner(self) -> None:
-        """Begin the cleaner's rounds, once."""
-        if self._cleaning is None:
-            self._cleaning = self._spawn(self.cleaner.run(self.clean_interval_seconds))
-
-    async def clean(self) -> None:
-        """One round of the cleaner.
-
-        Raises:
-            EngineUnknown: the engine can't be asked.
-        """
-        await self.cleaner.clean()
-
-    def _begin(self, listing: Listing) -> None:
-        """Remember the first listing's time: what is older was there before this process."""
-        self._begun = min(self._begun, listing.at)
-
-    def _ownership(self, listing: Listing, before: frozenset[str]) -> Ownership:
-        self._begin(listing)
-        known = self.known() | before
-        strange = any(row.mine(self.hub_id) and row.lease not in known for row in listing.rows)
-        return Ownership(
-            hub_id=self.hub_id,
-            known=known,
-            # A hub has thousands of users: its database is asked only if there is a question.
-            in_database=self._in_database() if strange else frozenset(),
-            since=self._begun,
-            keep_ended=self._keep_ended,
-        )
