@@ -165,6 +165,81 @@ class Contract:
             side.request["DeviceIDs"][0].rpartition("=")[2]
         }
 
+    async def test_what_runs_tells_its_address_and_its_processes(
+        self, side: Side, edge: Engine
+    ) -> None:
+        first, second = side.create("one"), side.create("two")
+
+        def address(container: str) -> str:
+            [row] = [r for r in side.client.containers(all=True) if r["Id"] == container]
+            assert row["HostConfig"]["NetworkMode"] in ("default", "bridge")
+            told = str(row["NetworkSettings"]["Networks"]["bridge"]["IPAddress"])
+            settings = side.client.inspect_container(container)["NetworkSettings"]
+            assert settings["Networks"]["bridge"]["IPAddress"] == told
+            return told
+
+        assert address(first) == ""
+        with pytest.raises(APIError) as told:
+            side.client.top(first)
+        assert told.value.status_code == 409
+        side.client.start(first)
+        side.client.start(second)
+        assert address(first)
+        assert address(first) != address(second)
+        top = side.client.top(first)
+        pids = {int(row[top["Titles"].index("PID")]) for row in top["Processes"]}
+        assert side.client.inspect_container(first)["State"]["Pid"] in pids
+        side.client.restart(first, timeout=0)
+        assert (await self.row(edge, first)).state == "running"
+        assert address(first) not in ("", address(second))
+        side.client.kill(first)
+        await self.settled(edge, first, "exited")
+        assert address(first) == ""
+
+    async def settled(self, edge: Engine, container: str, state: str) -> None:
+        """At the end of a process the list may still say that it runs, for a moment."""
+        while (await self.row(edge, container)).state != state:
+            await asyncio.sleep(0.01)
+
+    async def test_a_paused_one_is_listed_so(self, side: Side, edge: Engine) -> None:
+        container = side.create("one")
+        with pytest.raises(APIError) as told:
+            side.client.pause(container)
+        assert told.value.status_code == 409
+        side.client.start(container)
+        side.client.pause(container)
+        assert (await self.row(edge, container)).state == "paused"
+        assert side.client.inspect_container(container)["State"]["Running"]
+        assert await edge.remove(container, force=False) == "runs"
+        side.client.unpause(container)
+        assert (await self.row(edge, container)).state == "running"
+
+    async def test_another_name_or_limit_leaves_the_rest_as_it_was(
+        self, side: Side, edge: Engine
+    ) -> None:
+        container = side.create("one")
+        before = await self.row(edge, container)
+        side.client.rename(container, "another")
+        side.client.update_container(container, mem_limit=2**28, memswap_limit=2**28)
+        after = await self.row(edge, container)
+        assert after.names == ("/another",)
+        assert (after.labels, after.created) == (before.labels, before.created)
+        inspection = await edge.inspect(container)
+        assert inspection is not None
+        assert inspection["HostConfig"]["Memory"] == 2**28
+
+    async def test_a_command_inside_tells_output_and_exit_code(self, side: Side) -> None:
+        container = side.create("one")
+        with pytest.raises(APIError) as told:
+            side.client.exec_create(container, ["true"])
+        assert told.value.status_code == 409
+        side.client.start(container)
+        if side.machine is not None:
+            side.machine.containers[container].inside = lambda words: (3, words[2][5:].encode())
+        identity = side.client.exec_create(container, ["sh", "-c", "echo seen; exit 3"])["Id"]
+        assert b"seen" in side.client.exec_start(identity)
+        assert side.client.exec_inspect(identity)["ExitCode"] == 3
+
     async def test_a_commit_copies_the_labels_but_not_the_image_id(
         self, side: Side, edge: Engine
     ) -> None:

@@ -1,30 +1,21 @@
-"""HTTP answers as the engine's server would send them, and docker-py's errors for them."""
+"""docker-py's error for an HTTP answer as the engine's server would send it."""
 
 from __future__ import annotations
 
 import json
-from email.utils import formatdate
-from typing import Any
 
 import requests
 from docker.errors import APIError, create_api_error_from_http_exception
 
 
-def response(status: int, body: Any, now: float) -> requests.Response:
-    """What the engine's HTTP server would send."""
+def api_error(status: int, message: str) -> APIError:
+    """The error docker-py makes of an answer with this status."""
     answer = requests.Response()
     answer.status_code = status
     answer.url = "http://fake/"
-    answer._content = json.dumps(body).encode()
-    answer.headers["Date"] = formatdate(now, usegmt=True)
-    answer.headers["Content-Type"] = "application/json"
-    return answer
-
-
-def api_error(status: int, message: str) -> APIError:
-    """The error docker-py makes of an answer with this status."""
+    answer._content = json.dumps({"message": message}).encode()
     try:
-        response(status, {"message": message}, 0).raise_for_status()
+        answer.raise_for_status()
     except requests.exceptions.HTTPError as error:
         try:
             create_api_error_from_http_exception(error)

@@ -1,46 +1,32 @@
 """A whole container engine in memory: its state, its clock, its faults.
 
-``FakeMachine`` is the host; :mod:`fakes.docker_client` has a client of it. The behaviour it
-imitates was measured on Docker 20.10 and 28.5; ``tests/test_engine_contract.py`` runs the same
-tests on it and on real engines.
+``FakeMachine`` is the host; :mod:`fakes.docker_client` has a client of it, and
+:mod:`fakes.docker_server` serves it to other processes. The behaviour it imitates was measured on
+Docker 20.10 and 28.5; ``tests/test_engine_contract.py`` runs the same tests on it and on real
+engines.
 
 Time is virtual: ``advance()`` moves the engine's clock, and nothing here sleeps, except for
-``jitter``, by which storms mix the order of calls.
-
-Faults, by operation (``list``, ``inspect``, ``create``, ``start``, ``stop``, ``remove``, ``info``,
-``archive``, ``pull``):
-
-=========== =====================================================================
-unreachable connection refused; nothing happens
-lost        no answer, and nothing happens
-cut         the order is carried out, but its answer is lost
-late        no answer now; the order is carried out at ``finish_late()``
-500         the engine answers 500 and does nothing
-=========== =====================================================================
+``jitter``, by which storms mix the order of calls. Faults are in :mod:`fakes.trouble`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import random
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import requests
 
 from .answers import api_error
-from .parts import LIVE, STUCK_SECONDS, FakeContainer, Gate
+from .parts import LIVE, STUCK_SECONDS, FakeContainer, FakeExec
+from .trouble import Trouble
 from .views import inspection, list_row
 
-Fault = Literal["unreachable", "lost", "cut", "late", "500"]
 
-
-class FakeMachine:
+class FakeMachine(Trouble):
     """The engine and what it runs.
 
     Attributes:
@@ -48,20 +34,18 @@ class FakeMachine:
         violations: moments at which two running containers together exceeded a card. Written by
             the machine itself, at the start of each container, whoever started it.
         most_running: the most containers with a card that ever ran at once.
-        calls: operations in the order in which they arrived.
-        jitter: where set, calls take a random fraction of a millisecond before and after.
+        volumes: the named volumes there are.
     """
 
     def __init__(self, *, now: float = 1_700_000_000.25, seed: int = 0) -> None:
+        super().__init__()
         self.now = now
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
         self.containers: dict[str, FakeContainer] = {}
+        self.execs: dict[str, FakeExec] = {}
         self.images: dict[str, dict[str, Any]] = {}
+        self.volumes: set[str] = set()
         self.violations: list[str] = []
         self.most_running = 0
-        self.calls: list[str] = []
-        self.jitter: random.Random | None = None
         self.info: dict[str, Any] = {
             "ServerVersion": "28.5.2",
             "DefaultRuntime": "runc",
@@ -70,9 +54,6 @@ class FakeMachine:
         }
         self._seed = seed
         self._count = 0
-        self._faults: list[tuple[str, Fault, int, Callable[[Any], bool] | None]] = []
-        self._late: list[Callable[[], Any]] = []
-        self._gates: dict[tuple[str, str], Gate] = {}
         self.add_image("img")
 
     # -- what a test does to it -----------------------------------------------------------------
@@ -82,45 +63,6 @@ class FakeMachine:
             self.now += seconds
             self.changed.notify_all()
 
-    def fault(
-        self,
-        operation: str,
-        kind: Fault,
-        times: int = 1,
-        when: Callable[[Any], bool] | None = None,
-    ) -> None:
-        """Let the next ``times`` calls fail (-1: until :meth:`heal`); ``*`` is every operation.
-
-        Args:
-            when: decides by the call's subject (container id; for a create its keyword arguments).
-        """
-        with self.lock:
-            self._faults.append((operation, kind, times, when))
-
-    def heal(self) -> None:
-        with self.lock:
-            self._faults.clear()
-
-    def finish_late(self) -> None:
-        """Carry out the orders whose clients have gone."""
-        with self.lock:
-            late, self._late = self._late, []
-        for effect in late:
-            effect()
-
-    @contextmanager
-    def gate(self, operation: str, at: Literal["before", "inside", "after"]) -> Iterator[Gate]:
-        """Hold calls before or after their effect; ``inside`` is for start only."""
-        gate = Gate()
-        with self.lock:
-            self._gates[operation, at] = gate
-        try:
-            yield gate
-        finally:
-            with self.lock:
-                self._gates.pop((operation, at), None)
-            gate.open()
-
     def add_image(
         self,
         name: str,
@@ -129,7 +71,7 @@ class FakeMachine:
     ) -> str:
         """Give it an image; the id."""
         with self.lock:
-            identity = "sha256:" + self._fresh_id("image")
+            identity = "sha256:" + self.fresh_id("image")
             self.images[name] = {
                 "Id": identity,
                 "Config": {"Env": env or ["PATH=/bin"], "Labels": dict(labels or {}) or None},
@@ -166,27 +108,41 @@ class FakeMachine:
         with self.changed:
             self.set_running(self.containers[container_id])
 
-    def exit(self, container_id: str) -> None:
+    def exit(self, container_id: str, *, oom_killed: bool = False) -> None:
         """Its process ends."""
         with self.changed:
-            self.end(self.containers[container_id])
+            one = self.containers[container_id]
+            self.end(one)
+            if oom_killed:
+                one.oom_killed, one.exit_code = True, 137
 
     def rm_f(self, container_id: str) -> None:
         """``docker rm -f`` by hand."""
         with self.changed:
-            self._drop(self.containers[container_id])
+            self.drop(self.containers[container_id])
 
     def commit(self, container_id: str, name: str) -> str:
         """``docker commit``: labels are copied into the new image."""
         with self.lock:
             return self.add_image(name, labels=self.containers[container_id].labels)
 
-    def restart_engine(self) -> None:
-        """An engine restart without live-restore: everything that ran has exited."""
+    def restart_engine(self, *, live_restore: bool = False) -> None:
+        """The engine is started again, as after a reboot.
+
+        Without live-restore everything that ran has ended; what has a restart policy runs again,
+        and what was to be removed at its end is gone.
+        """
+        if live_restore:
+            return
         with self.changed:
-            for one in self.containers.values():
-                if one.live:
-                    self.end(one)
+            ran = [one for one in self.containers.values() if one.live]
+            for one in ran:
+                self.end(one)
+                one.exit_code = 137
+                if one.host_config.get("AutoRemove"):
+                    self.drop(one)
+                elif one.comes_back:
+                    self.set_running(one)
 
     # -- what a test reads ----------------------------------------------------------------------
 
@@ -208,9 +164,9 @@ class FakeMachine:
                         load[card] = load.get(card, Fraction(0)) + one.share
         return load
 
-    # -- the inside ------------------------------------------------------------------------------
+    # -- the inside: called with the lock held ----------------------------------------------------
 
-    def _fresh_id(self, what: str) -> str:
+    def fresh_id(self, what: str) -> str:
         self._count += 1
         return hashlib.sha256(f"{self._seed} {what} {self._count}".encode()).hexdigest()
 
@@ -220,12 +176,9 @@ class FakeMachine:
         known = self.images.get(image)
         if known is None:
             raise api_error(404, f"No such image: {image}")
-        if name and not re.fullmatch("[a-zA-Z0-9][a-zA-Z0-9_.-]+", name):
-            raise api_error(400, f"Invalid container name ({name})")
-        if name and any(c.name == name for c in self.containers.values()):
-            raise api_error(409, f'Conflict. The container name "/{name}" is already in use')
+        self.check_name(name)
         made = FakeContainer(
-            id=self._fresh_id("container"),
+            id=self.fresh_id("container"),
             name=name,
             created=self.now,
             image=image,
@@ -235,12 +188,28 @@ class FakeMachine:
             host_config=host,
         )
         made.name = name or f"eager_{made.id[:8]}"
+        for bind in host.get("Binds") or ():
+            source = str(bind).split(":")[0]
+            if source and not source.startswith("/"):
+                self.volumes.add(source)
         self.containers[made.id] = made
         self.changed.notify_all()
         return made
 
+    def check_name(self, name: str) -> None:
+        if name and not re.fullmatch("[a-zA-Z0-9][a-zA-Z0-9_.-]+", name):
+            raise api_error(400, f"Invalid container name ({name})")
+        if name and any(c.name == name for c in self.containers.values()):
+            raise api_error(409, f'Conflict. The container name "/{name}" is already in use')
+
     def set_running(self, one: FakeContainer) -> None:
-        one.state = "running"
+        one.state, one.started_at = "running", self.now
+        taken = {c.address for c in self.containers.values()}
+        one.address = next(a for a in _addresses() if a not in taken)
+        self._count += 1
+        one.pids = (self._count,)
+        for port in one.host_config.get("PortBindings") or ():
+            one.host_ports[port] = 32768 + self._count
         load = self.load()
         for card in one.cards:
             if load[card] > 1:
@@ -253,74 +222,37 @@ class FakeMachine:
 
     def end(self, one: FakeContainer) -> None:
         one.state, one.finished_at = "exited", self.now
+        one.address, one.pids, one.host_ports = "", (), {}
         self.changed.notify_all()
 
-    def _drop(self, one: FakeContainer) -> None:
+    def drop(self, one: FakeContainer) -> None:
         self.containers.pop(one.id, None)
         self.changed.notify_all()
 
-    def _take_fault(self, operation: str, subject: Any) -> Fault | None:
-        with self.lock:
-            for place, (wanted, kind, times, when) in enumerate(self._faults):
-                if wanted not in (operation, "*") or (when is not None and not when(subject)):
-                    continue
-                if times > 0:
-                    self._faults[place] = (wanted, kind, times - 1, when)
-                    if times == 1:
-                        del self._faults[place]
-                return kind
-        return None
-
-    def _pass_gate(self, operation: str, at: str) -> None:
-        with self.lock:
-            gate = self._gates.get((operation, at))
-        if gate is not None:
-            gate.pass_through()
-
-    def _wobble(self) -> None:
-        if self.jitter is not None:
-            with self.lock:
-                pause = self.jitter.random() * 0.001
-            time.sleep(pause)
-
-    def call(self, operation: str, effect: Callable[[], Any], subject: Any = None) -> Any:
-        """Carry out one order of a client, with whatever fault is due."""
-        with self.lock:
-            self.calls.append(operation)
-        self._pass_gate(operation, "before")
-        self._wobble()
-        fault = self._take_fault(operation, subject)
-        if fault == "unreachable":
-            raise requests.exceptions.ConnectionError("connection refused")
-        if fault == "lost":
-            raise requests.exceptions.ReadTimeout("no answer")
-        if fault == "500":
-            raise api_error(500, "the engine is unwell")
-        if fault == "late":
-            with self.lock:
-                self._late.append(effect)
-            raise requests.exceptions.ReadTimeout("no answer in time")
-        answer = effect()
-        self._wobble()
-        self._pass_gate(operation, "after")
-        if fault == "cut":
-            raise requests.exceptions.ConnectionError("connection reset")
-        return answer
-
     def find(self, container_id: str) -> FakeContainer:
-        one = self.containers.get(container_id)
+        one = self.containers.get(container_id) or next(
+            (c for c in self.containers.values() if c.name == container_id), None
+        )
         if one is None or not one.answers:
             raise api_error(404, f"No such container: {container_id}")
+        return one
+
+    def find_live(self, container_id: str) -> FakeContainer:
+        one = self.find(container_id)
+        if not one.live:
+            raise api_error(409, f"Container {one.id} is not running")
         return one
 
     def wait_started(self, container_id: str, timeout: float | None) -> FakeContainer:
         """Inspect, stop, kill and remove block while a start is inside."""
         one = self.find(container_id)
-        deadline = time.monotonic() + (timeout or STUCK_SECONDS)
+        deadline = time.monotonic() + min(timeout or STUCK_SECONDS, STUCK_SECONDS)
         while one.starting:
             if not self.changed.wait(deadline - time.monotonic()):
                 raise requests.exceptions.ReadTimeout("no answer in time")
         return self.find(container_id)
+
+    # -- orders and questions ---------------------------------------------------------------------
 
     def start(self, container_id: str) -> None:
         with self.changed:
@@ -330,17 +262,60 @@ class FakeMachine:
             if one.state not in ("created", "exited"):
                 raise api_error(409, "container is marked for removal and cannot be started")
             one.starting = True
+        self._start_inside(one, "start")
+        if one.start_error:
+            one.error, one.exit_code = one.start_error, 128
+            raise api_error(500, one.start_error)
+
+    def restart(self, container_id: str) -> None:
+        """``docker restart``: listed as exited until it runs again."""
+        with self.changed:
+            one = self.wait_started(container_id, None)
+            if one.live:
+                self.end(one)
+            one.starting = True
+        self._start_inside(one, "restart")
+
+    def _start_inside(self, one: FakeContainer, operation: str) -> None:
+        """A start that is under way: its end is awaited by all but the list."""
         try:
-            self._pass_gate("start", "inside")
+            self.pass_gate(operation, "inside", one.id)
         finally:
             with self.changed:
                 one.starting = False
                 self.changed.notify_all()
                 if not one.start_error:
                     self.set_running(one)
-        if one.start_error:
-            one.error, one.exit_code = one.start_error, 128
-            raise api_error(500, one.start_error)
+
+    def stop(self, container_id: str, timeout: float | None) -> None:
+        with self.changed:
+            one = self.wait_started(container_id, timeout)
+            if one.live:
+                self.end(one)
+
+    def kill(self, container_id: str) -> None:
+        with self.changed:
+            self.wait_started(container_id, None)
+            one = self.find_live(container_id)
+            self.end(one)
+            one.exit_code = 137
+
+    def pause(self, container_id: str, *, paused: bool) -> None:
+        with self.changed:
+            one = self.find_live(container_id)
+            if (one.state == "paused") is paused:
+                raise api_error(409, f"Container {one.id} is {'' if paused else 'not '}paused")
+            one.state = "paused" if paused else "running"
+
+    def rename(self, container_id: str, name: str) -> None:
+        with self.changed:
+            one = self.find(container_id)
+            self.check_name(name)
+            one.name = name
+
+    def update(self, container_id: str, changes: Mapping[str, Any]) -> None:
+        with self.changed:
+            self.find(container_id).host_config.update(changes)
 
     def remove(self, container_id: str, force: bool) -> None:
         with self.changed:
@@ -355,7 +330,7 @@ class FakeMachine:
                 )
             if one.live and one.unkillable:
                 raise api_error(500, "Could not kill running container, cannot remove")
-            self._drop(one)
+            self.drop(one)
 
     def rows(self) -> list[dict[str, Any]]:
         with self.lock:
@@ -365,6 +340,10 @@ class FakeMachine:
     def inspect(self, container_id: str, timeout: float | None = None) -> dict[str, Any]:
         with self.lock:
             return inspection(self.wait_started(container_id, timeout))
+
+
+def _addresses() -> Iterator[str]:
+    return (f"172.17.{number // 256}.{number % 256}" for number in range(2, 65534))
 
 
 def _request(cards: tuple[str, ...]) -> dict[str, Any]:

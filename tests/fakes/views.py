@@ -22,6 +22,8 @@ def list_row(one: FakeContainer, now: float) -> dict[str, Any]:
         "Labels": dict(one.labels),
         "State": one.state,
         "Status": status,
+        "HostConfig": {"NetworkMode": one.network},
+        "NetworkSettings": {"Networks": _networks(one)},
     }
 
 
@@ -35,15 +37,30 @@ def inspection(one: FakeContainer) -> dict[str, Any]:
         "Config": {"Image": one.image, "Labels": dict(one.labels), "Env": list(one.env)},
         "HostConfig": {"Runtime": "runc", **one.host_config},
         "Mounts": [],
-        "NetworkSettings": {"IPAddress": "172.17.0.2", "Networks": {}, "Ports": {}},
+        "NetworkSettings": {
+            "IPAddress": one.address,
+            "Networks": _networks(one),
+            "Ports": {
+                port: [{"HostIp": "127.0.0.1", "HostPort": str(number)}]
+                for port, number in one.host_ports.items()
+            },
+        },
         "State": {
             "Status": one.state,
             "Running": one.live,
+            "Paused": one.state == "paused",
+            "OOMKilled": one.oom_killed,
+            "Pid": next(iter(one.pids), 0),
+            "StartedAt": _stamp(one.started_at),
             "Error": one.error,
             "ExitCode": one.exit_code,
             "FinishedAt": _stamp(one.finished_at),
         },
     }
+
+
+def _networks(one: FakeContainer) -> dict[str, Any]:
+    return {one.network: {"IPAddress": one.address}}
 
 
 def _stamp(moment: float | None) -> str:
