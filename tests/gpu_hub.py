@@ -57,5 +57,5 @@ def inside(hub: Hub, user: str, name: str = "") -> dict[str, Any]:
             answers.append(answer.json())
         return answer.ok
 
-    hub.wait(told, f"server of {user} tells its environment", timeout_seconds=10)
+    hub.wait(told, f"server of {user} tells its environment")
     return answers[-1]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from .engine import Engine
-from .machine import GroundError, free_ports
+from .machine import GroundError, NotInTimeError, free_ports
 from .proxy import proxy_command
 from .student import Student, progress_events
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 PASSWORD = "gpuspawner"
+#: Seconds after which something that was waited for is taken to never come.
+PATIENCE_SECONDS = 180.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 _PRELUDE = """\
@@ -136,7 +138,7 @@ class Hub:
             self._prelude = prelude
         self.config_path.write_text(f"{self._prelude}\n{config}")
 
-    def start(self, timeout_seconds: float = 60) -> Self:
+    def start(self, timeout_seconds: float = PATIENCE_SECONDS) -> Self:
         """Start it and wait until it answers.
 
         Raises:
@@ -159,7 +161,7 @@ class Hub:
             raise
         return self
 
-    def stop(self, timeout_seconds: float = 60) -> None:
+    def stop(self, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """SIGTERM, as a service manager sends it; the proxy goes too."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
@@ -250,7 +252,9 @@ class Hub:
         """Ask by REST to stop a server; 204 stopped, 202 pending."""
         return self.api("DELETE", f"users/{user}/{_server_path(name)}", check=check)
 
-    def wait_ready(self, user: str, name: str = "", timeout_seconds: float = 60) -> dict[str, Any]:
+    def wait_ready(
+        self, user: str, name: str = "", timeout_seconds: float = PATIENCE_SECONDS
+    ) -> dict[str, Any]:
         """Wait until a server is ready.
 
         Raises:
@@ -268,7 +272,9 @@ class Hub:
             raise GroundError(f"the server of {user} failed:\n{self.log[-3000:]}")
         return last
 
-    def wait_stopped(self, user: str, name: str = "", timeout_seconds: float = 60) -> None:
+    def wait_stopped(
+        self, user: str, name: str = "", timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         """Wait until a user's server is neither running nor pending."""
         self.wait(
             lambda: self.server(user, name) is None, f"server of {user} stopped", timeout_seconds
@@ -297,18 +303,21 @@ class Hub:
         student.login(self.password if password is None else password)
         return student
 
-    def wait(self, condition: Callable[[], object], what: str, timeout_seconds: float = 60) -> None:
+    def wait(
+        self, condition: Callable[[], object], what: str, timeout_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         """Wait for a condition while the hub lives.
 
         Raises:
-            GroundError: the hub ended, or the time is over; with the log's end.
+            GroundError: the hub ended; with the log's end.
+            NotInTimeError: the time is over.
         """
         deadline = time.monotonic() + timeout_seconds
         while not condition():
             if not self.running:
                 raise GroundError(f"the hub ended with {self.exit_code}:\n{self.log[-4000:]}")
             if time.monotonic() > deadline:
-                raise GroundError(f"not within {timeout_seconds} s: {what}\n{self.log[-4000:]}")
+                raise NotInTimeError(f"not within {timeout_seconds} s: {what}\n{self.log[-4000:]}")
             time.sleep(0.05)
 
     # -- inside ---------------------------------------------------------------------------------

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import re
 import shlex
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,10 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 class GroundError(RuntimeError):
     """Something the ground needs is missing; the message says what and how to get it."""
+
+
+class NotInTimeError(GroundError):
+    """What was waited for did not come in time: the machine is too slow, or something is broken."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +109,38 @@ def run(
     return done.stdout
 
 
+#: Below the ports that the kernel lends to outgoing connections: a hub that is started again must
+#: find its port free.
+_PORTS = range(20_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports on 127.0.0.1 that nothing uses at the moment."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Ports on 127.0.0.1 that nothing uses, kept for this process as long as it lives.
+
+    Raises:
+        GroundError: too many are in use.
+    """
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if len(found) == count:
+            return found
+        if _claim_port(port):
+            found.append(port)
+    raise GroundError(f"fewer than {count} ports from {_PORTS.start} to {_PORTS.stop - 1} are free")
+
+
+def _claim_port(port: int) -> bool:
+    """True if the port is free and no other process that asked here keeps it."""
+    lock = socket.socket(socket.AF_UNIX)
+    try:
+        lock.bind(f"\0gpuspawner-port-{port}")  # a name without a file
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        lock.close()
+        return False
+    lock.detach()  # kept until the kernel ends this process
+    return True
 
 
 def os_release(root: Path = Path("/")) -> dict[str, str]:

@@ -151,7 +151,7 @@ async def until(condition: Callable[[], object]) -> None:
         while not condition():
             await asyncio.sleep(0.001)
 
-    await asyncio.wait_for(poll(), 20)
+    await asyncio.wait_for(poll(), 120)
 
 
 async def in_thread(function: Callable[[], None]) -> None:
