@@ -74,7 +74,11 @@ class FakeMachine(Trouble):
             identity = "sha256:" + self.fresh_id("image")
             self.images[name] = {
                 "Id": identity,
-                "Config": {"Env": env or ["PATH=/bin"], "Labels": dict(labels or {}) or None},
+                "Config": {
+                    "Cmd": ["jupyterhub-singleuser"],
+                    "Env": env or ["PATH=/bin"],
+                    "Labels": dict(labels or {}) or None,
+                },
             }
             return identity
 
