@@ -35,7 +35,14 @@ def read_row(item: Mapping[str, Any]) -> Row:
         labels=dict(item.get("Labels") or {}),
         names=tuple(item.get("Names") or ()),
         image=str(item.get("Image") or ""),
+        endpoints=_endpoints(item),
     )
+
+
+def _endpoints(item: Mapping[str, Any]) -> tuple[str, ...]:
+    # Only compared with what they were, so whatever an engine writes there will do.
+    ports = sorted(str(port) for port in item.get("Ports") or ())
+    return (str(item.get("NetworkSettings") or ""), *ports)
 
 
 def read_info(answer: Mapping[str, Any]) -> EngineInfo:

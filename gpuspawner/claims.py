@@ -35,6 +35,7 @@ class Row:
 
     Attributes:
         created: seconds since the epoch, by the engine's clock, as the list shows them.
+        endpoints: its addresses and published ports, to see that they have changed.
     """
 
     id: str
@@ -44,6 +45,7 @@ class Row:
     labels: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
     image: str = ""
+    endpoints: tuple[str, ...] = ()
 
     @property
     def order(self) -> tuple[int, str]:
@@ -53,6 +55,12 @@ class Row:
     @property
     def lease(self) -> str:
         return self.labels.get(names.LABEL_LEASE, "") if self.ours else ""
+
+    @property
+    def name(self) -> str:
+        """Its own name, among those that links give it."""
+        own = [n.removeprefix("/") for n in self.names]
+        return next((n for n in own if "/" not in n), "")
 
     @property
     def ours(self) -> bool:

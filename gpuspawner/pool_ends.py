@@ -177,13 +177,17 @@ class PoolEnds(PoolTraits):
         """Leases that this process knows: attempts, running servers, removals under way."""
         return frozenset(self.attempts.leases()) | frozenset(self._held) | frozenset(self._releases)
 
-    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
+    def background(self, work: Awaitable[Any]) -> None:
+        """Run beside everything else; a failure is logged."""
+        self._spawn(work)
+
+    def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.log.error("A task of the GPU pool failed", exc_info=error)

@@ -1,4 +1,4 @@
-"""A server that stands: is it alive, where is it, stop it, know it again after a restart.
+"""A server that stands: is it alive, stop it, know it again after a restart.
 
 Containers are found by the id this spawner stored, else by labels; never by name, since two hubs on
 one engine may use the same names.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from docker.errors import APIError
@@ -16,22 +17,26 @@ from docker.errors import APIError
 from . import names
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
 from .engine import NO_ANSWER
-from .errors import ConfigError, EngineUnknown, GPUSpawnerError
-from .launching import Launching
+from .errors import EngineUnknown
 from .manifest import options_text, read_image
 from .options import Choice
+from .reaching import Reaching
 
 #: A container that looks exited must still look so in a listing begun this much later: during
 #: ``docker restart`` a container is listed as exited for some 0.3 s.
 EXIT_CONFIRM_SECONDS = 1.0
 
 _STATE_KEY = "gpuspawner"
+#: In an inspection's ``State``; an engine that lists states we don't know has these all the same.
+_ALIVE = ("Running", "Paused", "Restarting")
 
 
-class Standing(Launching):
+class Standing(Reaching):
     """The part of the spawner that looks after a started server."""
 
     _had_gpu = False
+    _stopping = False
+    _ended: int | str | None = None
 
     # -- state over restarts --------------------------------------------------------------------
 
@@ -72,6 +77,7 @@ class Standing(Launching):
         elif self.lease:
             self.pool.forget(self.lease)
         self._had_gpu = bool(self.devices)
+        self._begun, self._ended = True, None
         self.lease, self.devices, self.profile_slug = "", (), ""
         self.object_id = ""
 
@@ -141,52 +147,69 @@ class Standing(Launching):
 
     # -- polling --------------------------------------------------------------------------------
 
+    @cached_property
+    def _notifying(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def poll_and_notify(self) -> int | str | None:
+        """Poll, and have the hub clean up after a server that has ended; one at a time.
+
+        Else a start that comes just then would meet the clean-up of the server before it.
+        """
+        async with self._notifying:
+            status = await self.poll()
+            if status is None or self._stop_pending:
+                return status
+            # It answers at once now: nobody comes between the answer and what the hub does.
+            again: int | str | None = await super().poll_and_notify()
+            return again
+
     async def poll(self) -> int | str | None:
         """None while the server runs, starts, or nobody can tell; else how it ended."""
-        if self._launching:
+        if self._launching or self._stopping:
             return None
         if self._begun and not self.object_id and not self.lease:
             return 0  # refused or over: quick, and right also while the engine can't be asked
-        try:
-            return await self._poll()
-        except EngineUnknown as error:
-            self.log.warning("Can't tell whether %s runs: %s", self._log_name, error)
-            return None
+        if self._ended is None:
+            try:
+                self._ended = await self._poll()
+            except EngineUnknown as error:
+                self.log.warning("Can't tell whether %s runs: %s", self._log_name, error)
+        return self._ended
 
     async def _poll(self) -> int | str | None:
         # Also where nobody opens a form after a restart: what a killed hub left is cleaned.
         self.pool.start_cleaner()
-        listing = await self.pool.engine.listing()
-        row = self._find(listing)
-        if row is not None and row.state == "exited":
+        asked_about = self._incarnation
+        row = self._find(await self.pool.engine.listing())
+        if row is not None and row.state not in LIVE_STATES | ENDED_STATES:
             await asyncio.sleep(EXIT_CONFIRM_SECONDS)
-            if self._launching:
-                return None
-            row = self._find(await self.pool.engine.listing())
+            if asked_about == self._incarnation:
+                row = self._find(await self.pool.engine.listing())
+        if asked_about != self._incarnation:
+            return None  # stopped or started meanwhile: this answer is about the past
         if row is None or row.state in ENDED_STATES:
             return 0
         if not self.lease and row.ours:
             await self._adopt(row)
+            asked_about = self._incarnation
         if row.state in LIVE_STATES:
+            await self.follow(row)
             return None
+        # While a start is inside, the engine answers this only when it is over.
         inspection = await self.pool.engine.inspect(row.id)
         state = (inspection or {}).get("State") or {}
+        if asked_about != self._incarnation or any(map(state.get, _ALIVE)):
+            return None
         return (
             f"ExitCode={state.get('ExitCode')}, Error={state.get('Error')!r}, "
             f"FinishedAt={state.get('FinishedAt')}"
         )
 
-    async def get_url(self) -> str:
-        """Ask the engine, not the database: a hub killed in mid-start stored no address."""
-        try:
-            ip, port = await self.get_ip_and_port()
-        except (*NO_ANSWER, GPUSpawnerError, RuntimeError) as error:
-            self.log.warning("Address of %s taken from the database: %s", self._log_name, error)
-            return str(self.server.url) if self.server else ""
-        proto = "https" if self.internal_ssl else "http"
-        host = f"[{ip}]" if ":" in ip else ip
-        base_url = self.server.base_url if self.server else "/"
-        return f"{proto}://{host}:{port}{base_url}"
+    @property
+    def _incarnation(self) -> tuple[object, ...]:
+        """Changes with every start and stop."""
+        return (self.object_id, self.lease, self._launching, self._stopping)
 
     # -- stopping -------------------------------------------------------------------------------
 
@@ -200,6 +223,7 @@ class Standing(Launching):
             return
         container_id, lease = self.object_id, self.lease
         self.log.info("Stopping %s (container %s)", self._log_name, container_id[:12])
+        self._stopping = True
         try:
             await self.docker("stop", container_id)
         except APIError as error:
@@ -207,6 +231,8 @@ class Standing(Launching):
                 self.log.warning("Stopping %s: %s", container_id[:12], error)
         except NO_ANSWER as error:
             self.log.warning("Stopping %s: %s", container_id[:12], error)
+        finally:
+            self._stopping = False
         self.clear_state()
         await self.pool.released(lease, timeout_seconds=30.0)
 
@@ -263,17 +289,6 @@ class Standing(Launching):
         except RuntimeError:
             # The hub ends and takes no more work: this is one of its last threads.
             self.client.stop(container_id)
-
-    def get_network_ip(self, network_settings: Mapping[str, Any]) -> str:
-        networks = network_settings["Networks"]
-        if self.network_name not in networks:
-            raise ConfigError(
-                f"GPUSpawner.network_name is {self.network_name!r}, but the container is on "
-                f"{', '.join(networks) or 'none'}; set network_name instead of a network in "
-                "extra_host_config. A container kept by remove = False stays on its old network: "
-                "remove it"
-            )
-        return str(networks[self.network_name]["IPAddress"])
 
     async def _kept(self) -> list[Row]:
         listing = await self.pool.engine.listing()
