@@ -90,10 +90,18 @@ class Listing:
     Attributes:
         at: seconds since the epoch from the answer's own Date header: ages are measured by it,
             never by the hub's clock.
+        steady: when it was answered, on a clock that nobody sets; for durations only.
+        ages: seconds by container id, where more is known than the stamps tell.
     """
 
     rows: tuple[Row, ...]
     at: float
+    steady: float = 0.0
+    ages: Mapping[str, float] = field(default_factory=dict)
+
+    def age(self, row: Row) -> float:
+        """Seconds since a container was created."""
+        return self.ages.get(row.id, self.at - row.created)
 
     def by_id(self, container_id: str) -> Row | None:
         return next((r for r in self.rows if r.id == container_id), None)
@@ -109,7 +117,7 @@ class Detail:
     Attributes:
         asks: what it asked for; never changes.
         error: ``State.Error``; set when a start failed.
-        finished_at: seconds since the epoch; None if it never finished.
+        finished_at: seconds since the epoch by the listing's clock; None if it never finished.
         missing: the inspection said 404 though the row is listed: it is being created.
     """
 
@@ -253,7 +261,7 @@ def _outside_claim(
     if row.state == "exited" and _released(detail, survey.listing.at, times):
         return None, ()
     if row.state == "created" and (
-        detail.error or survey.listing.at - row.created > times.created_grace_seconds
+        detail.error or survey.listing.age(row) > times.created_grace_seconds
     ):
         return None, ()
     return Claim(row, devices, Fraction(1), "outsider", why=why), unresolved

@@ -7,15 +7,17 @@ from collections.abc import Callable
 from logging import Logger
 
 from .claims import Listing
-from .cleaning import Ownership, leftovers
-from .engine import NO_ANSWER, Engine
+from .cleaning import Leftover, Ownership, leftovers
+from .engine import Engine
 from .errors import EngineUnknown
+from .removal import Remover
 
 
 class Cleaner:
     """Removes containers of this hub that nobody owns any more.
 
     Args:
+        remover: removes them, each once at a time.
         ownership: what this process knows, given the listing and what was known before it.
         known: the leases that this process knows now.
     """
@@ -23,6 +25,7 @@ class Cleaner:
     def __init__(
         self,
         engine: Engine,
+        remover: Remover,
         ownership: Callable[[Listing, frozenset[str]], Ownership],
         known: Callable[[], frozenset[str]],
         log: Logger,
@@ -31,12 +34,14 @@ class Cleaner:
         orphan_grace_seconds: float,
     ) -> None:
         self._engine = engine
+        self._remover = remover
         self._ownership = ownership
         self._known = known
         self._log = log
         self._created_grace_seconds = created_grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
         self._alarmed: set[str] = set()
+        self._removals: dict[str, asyncio.Task[bool]] = {}
 
     async def run(self, interval_seconds: float) -> None:
         """Rounds for ever."""
@@ -51,7 +56,7 @@ class Cleaner:
             await asyncio.sleep(interval_seconds)
 
     async def clean(self) -> None:
-        """One round of the cleaner.
+        """One round of the cleaner. What it begins to remove may take longer than the round.
 
         Raises:
             EngineUnknown: the engine can't be asked.
@@ -75,8 +80,14 @@ class Cleaner:
                     row.id[:12],
                 )
         for leftover in cleaning.remove:
-            self._log.warning("Cleaning container %s (%s)", leftover.row.id[:12], leftover.why)
-            try:
-                await self._engine.remove(leftover.row.id, force=leftover.force)
-            except NO_ANSWER as error:
-                self._log.warning("Cleaning %s: %s", leftover.row.id[:12], error)
+            self._remove(leftover)
+
+    def _remove(self, leftover: Leftover) -> None:
+        """Begin a removal: one that hangs must hold up neither the rounds nor the others."""
+        container_id = leftover.row.id
+        if container_id in self._removals:
+            return
+        self._log.warning("Cleaning container %s (%s)", container_id[:12], leftover.why)
+        task = asyncio.ensure_future(self._remover.once(container_id, force=leftover.force))
+        self._removals[container_id] = task
+        task.add_done_callback(lambda _: self._removals.pop(container_id))

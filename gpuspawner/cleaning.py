@@ -50,14 +50,17 @@ class Ownership:
         hub_id: of this hub.
         known: leases of attempts, running servers and removals under way.
         in_database: container ids that a row of the hub's database names.
-        since: engine time of this process's first listing; what is older was there before it.
+        earlier: container ids in this process's first listing: what was there before it. By id,
+            since the clock of the engine's host may have been set meanwhile.
+        watching_seconds: for how long this process has looked.
         keep_ended: True if ended containers are wanted for a restart (``remove = False``).
     """
 
     hub_id: str
     known: Collection[str]
     in_database: Collection[str]
-    since: float
+    earlier: Collection[str]
+    watching_seconds: float
     keep_ended: bool = False
 
 
@@ -70,24 +73,24 @@ def leftovers(
 ) -> Cleaning:
     """Decide what to clean.
 
-    - Mine, older than this process: created → at once, unforced; running → once this process is
-      older than ``orphan_grace_seconds``, and only if no row of the database names it.
+    - Mine, older than this process: created → at once, unforced; running → once this process has
+      looked for ``orphan_grace_seconds``, and only if no row of the database names it.
     - Mine, newer: created → after ``created_grace_seconds``; running → never, an alarm.
     - Mine, ended, named by nobody: like a running one, unforced.
     - Another hub's: created, past the grace → unforced (it may be starting: then it stays).
     """
     remove: list[Leftover] = []
     alarms: list[Row] = []
-    orphans_due = listing.at - own.since > orphan_grace_seconds
+    orphans_due = own.watching_seconds > orphan_grace_seconds
     for row in listing.rows:
         if not row.ours or row.lease in own.known:
             continue
-        age = listing.at - row.created
+        age = listing.age(row)
         if not row.mine(own.hub_id):
             if row.state == "created" and age > created_grace_seconds:
                 remove.append(Leftover(row, "other-hub-stuck", force=False))
             continue
-        older = row.created < own.since
+        older = row.id in own.earlier
         if row.state == "created":
             if older or age > created_grace_seconds:
                 remove.append(Leftover(row, "never-started", force=False))

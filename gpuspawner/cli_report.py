@@ -75,7 +75,7 @@ def _claim(claim: Claim, survey: Survey) -> dict[str, Any]:
     return {
         **told,
         "whose": _WHOSE[claim.whose],
-        "age_seconds": max(0, round(survey.listing.at - claim.row.created)),
+        "age_seconds": max(0, round(survey.listing.age(claim.row))),
     }
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import docker
@@ -25,6 +27,7 @@ from .asks import Asks, EngineFacts, parse_asks
 from .claims import Detail, Listing, Row, Survey, needs_detail
 from .errors import EngineUnknown
 from .pulls import Pulls
+from .sightings import Sightings
 
 T = TypeVar("T")
 
@@ -45,6 +48,7 @@ class Engine:
         inspect_timeout_seconds: an inspection that takes longer tells that the container is
             starting; the row then counts as unknown.
         unknown_retry_seconds: for how long unknown rows are asked for again.
+        clock: tells seconds, and is never set.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Engine:
         unknown_retry_seconds: float = 3.0,
         list_timeout_seconds: float = 10.0,
         info_max_age_seconds: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make_client = make_client
         self._client: Any = None
@@ -72,6 +77,8 @@ class Engine:
         self._unknown_retry_seconds = unknown_retry_seconds
         self._list_timeout_seconds = list_timeout_seconds
         self._info_max_age_seconds = info_max_age_seconds
+        self._clock = clock
+        self.sightings = Sightings()
         self._asks: dict[str, Asks] = {}
         self._info: EngineInfo | None = None
         self._info_at = 0.0
@@ -171,18 +178,20 @@ class Engine:
         Raises:
             EngineUnknown: no usable answer.
         """
+        begun = self._clock()
         try:
-            return await self._ask(self._list)
+            rows, at = await self._ask(self._list)
         except (*NO_ANSWER, KeyError, TypeError, ValueError) as error:
             # The latter three: an answer, but not a container list. Unknown is busy.
             raise _unreachable(error) from error
+        return self.sightings.listing(rows, at, begun=begun, now=self._clock())
 
-    def _list(self) -> Listing:
+    def _list(self) -> tuple[tuple[Row, ...], float]:
         response = self.get(
             "/containers/json", params={"all": 1}, timeout=self._list_timeout_seconds
         )
         rows = tuple(read_row(item) for item in response.json())
-        return Listing(rows=rows, at=read_date(response.headers["Date"]))
+        return rows, read_date(response.headers["Date"])
 
     def _get_json(self, path: str, timeout_seconds: float) -> Any:
         return self.get(path, timeout=timeout_seconds).json()
@@ -250,7 +259,8 @@ class Engine:
             if detail is None:
                 unknown.append(row)
             else:
-                details[row.id] = detail
+                finished_at = self.sightings.finished(row, detail.finished_at, listing)
+                details[row.id] = replace(detail, finished_at=finished_at)
         return details, unknown
 
     def _known(self, row: Row) -> Detail | None:

@@ -83,9 +83,7 @@ class GPUPool(PoolLeftovers):
         return View(inventory, survey, self._claims(survey, inventory))
 
     async def survey(self) -> Survey:
-        survey = await self.engine.survey()
-        self.begin(survey.listing)
-        return survey
+        return await self.engine.survey()
 
     def _claims(self, survey: Survey, inventory: Inventory) -> Claims:
         return read_claims(survey, inventory, self.hub_id, self.times)

@@ -135,8 +135,8 @@ class PoolEnds(PoolTraits):
                 removed = await self.remover.once(row.id)
                 unseen_since = None
                 continue
-            unseen_since = listing.at if unseen_since is None else unseen_since
-            if removed or listing.at - unseen_since > self.created_grace_seconds:
+            unseen_since = listing.steady if unseen_since is None else unseen_since
+            if removed or listing.steady - unseen_since > self.created_grace_seconds:
                 self._step(attempt, State.FREE)
                 return
 

@@ -6,16 +6,18 @@ Which containers may go is decided in :mod:`gpuspawner.cleaning`.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection
 from typing import Any
 
 from . import names
-from .claims import LIVE_STATES, Listing, Row
+from .claims import Listing, Row
 from .cleaner import Cleaner
 from .cleaning import Ownership
 from .engine import Engine
 from .pool_ends import PoolEnds
+
+#: How long a new spawn waits for the removal of what its server left.
+REMOVAL_SECONDS = 10.0
 
 
 class PoolLeftovers(PoolEnds):
@@ -40,10 +42,10 @@ class PoolLeftovers(PoolEnds):
         self.hub_id = hub_id
         self._in_database = in_database
         self._keep_ended = keep_ended
-        self._begun = math.inf
         self._cleaning: asyncio.Task[None] | None = None
         self.cleaner = Cleaner(
             engine,
+            self.remover,
             self._ownership,
             self.known,
             self.log,
@@ -54,8 +56,11 @@ class PoolLeftovers(PoolEnds):
     # -- before a new spawn -----------------------------------------------------------------------
 
     async def remove_leftovers(self, listing: Listing, user: str, server: str) -> bool:
-        """Remove what an earlier hub process left of a server; True if there was something."""
-        self.begin(listing)
+        """Remove what an earlier hub process left of a server; True if there was something.
+
+        A removal that hangs is not waited for any longer than :data:`REMOVAL_SECONDS`: it goes on,
+        and until its end the container is counted.
+        """
         known = self.known()
         rows = [
             row
@@ -69,20 +74,25 @@ class PoolLeftovers(PoolEnds):
                 server,
                 user,
             )
-            await self.remover.once(row.id)
+        removals = [asyncio.ensure_future(self.remover.once(row.id)) for row in rows]
+        if removals:
+            await asyncio.wait(removals, timeout=REMOVAL_SECONDS)
         return bool(rows)
 
     def _is_leftover(self, row: Row, user: str, server: str) -> bool:
-        """Of this server, and neither kept for a restart nor another hub's with our id."""
+        """Of this server, from before this process, and not kept for a restart."""
         labels = row.labels
-        if not row.mine(self.hub_id):
+        # What is newer than this process is another hub's with our id: the cleaner's business.
+        if not row.mine(self.hub_id) or row.id not in self._earlier:
             return False
         if (labels.get(names.LABEL_USER), labels.get(names.LABEL_SERVER)) != (user, server):
             return False
-        if row.state == "exited":
-            return not self._keep_ended
-        # A running one that is newer than this process: the cleaner raises the alarm.
-        return row.state not in LIVE_STATES or row.created < self._begun
+        return row.state != "exited" or not self._keep_ended
+
+    @property
+    def _earlier(self) -> frozenset[str]:
+        """Ids of the containers that were there before this process."""
+        return self.engine.sightings.first or frozenset()
 
     # -- the cleaner ----------------------------------------------------------------------------
 
@@ -91,20 +101,7 @@ class PoolLeftovers(PoolEnds):
         if self._cleaning is None:
             self._cleaning = self._spawn(self.cleaner.run(self.clean_interval_seconds))
 
-    async def clean(self) -> None:
-        """One round of the cleaner.
-
-        Raises:
-            EngineUnknown: the engine can't be asked.
-        """
-        await self.cleaner.clean()
-
-    def begin(self, listing: Listing) -> None:
-        """Remember the first listing's time: what is older was there before this process."""
-        self._begun = min(self._begun, listing.at)
-
     def _ownership(self, listing: Listing, before: frozenset[str]) -> Ownership:
-        self.begin(listing)
         known = self.known() | before
         strange = any(row.mine(self.hub_id) and row.lease not in known for row in listing.rows)
         return Ownership(
@@ -112,6 +109,7 @@ class PoolLeftovers(PoolEnds):
             known=known,
             # A hub has thousands of users: its database is asked only if there is a question.
             in_database=self._in_database() if strange else frozenset(),
-            since=self._begun,
+            earlier=self._earlier,
+            watching_seconds=listing.steady - self.engine.sightings.since,
             keep_ended=self._keep_ended,
         )

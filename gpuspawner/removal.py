@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from logging import Logger
 
+from .claims import ENDED_STATES
 from .engine import NO_ANSWER, Engine
 from .errors import EngineUnknown
 
@@ -20,6 +21,7 @@ class Remover:
     def __init__(self, engine: Engine, log: Logger) -> None:
         self._engine = engine
         self._log = log
+        self._under_way: dict[str, tuple[bool, asyncio.Task[bool]]] = {}
 
     async def until_gone(self, container_id: str) -> None:
         """Remove, however long that takes; a removal that hangs is told to the admin once."""
@@ -37,10 +39,27 @@ class Remover:
             await asyncio.sleep(delay)
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
-    async def once(self, container_id: str) -> bool:
-        """Try once; True if the container is gone for good."""
+    async def once(self, container_id: str, *, force: bool = True) -> bool:
+        """Try once; True if the container is gone for good.
+
+        Never two calls for one container at once: who comes while one is under way shares it.
+
+        Args:
+            force: False to leave it if it runs.
+        """
+        while (current := self._under_way.get(container_id)) is not None:
+            forced, task = current
+            if forced or not force:
+                return await asyncio.shield(task)
+            await asyncio.wait([task])
+        task = asyncio.ensure_future(self._once(container_id, force))
+        self._under_way[container_id] = (force, task)
+        # A call to the engine goes on after its caller was cancelled.
+        return await asyncio.shield(task)
+
+    async def _once(self, container_id: str, force: bool) -> bool:
         try:
-            if await self._engine.remove(container_id, force=True) == "gone":
+            if await self._engine.remove(container_id, force=force) == "gone":
                 return True
             listing = await self._engine.listing()
         except EngineUnknown as error:
@@ -49,5 +68,7 @@ class Remover:
         except NO_ANSWER as error:
             self._log.warning("Removing %s: %s", container_id[:12], error)
             return False
+        finally:
+            del self._under_way[container_id]
         row = listing.by_id(container_id)
-        return row is None or row.state in ("removing", "dead")
+        return row is None or row.state in ENDED_STATES

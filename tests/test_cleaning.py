@@ -17,7 +17,13 @@ GRACE, ORPHAN = 120, 600
 
 
 def clean(row: Row, at: float, **own: Any) -> Cleaning:
-    knows: dict[str, Any] = {"known": (), "in_database": (), "since": START, **own}
+    knows: dict[str, Any] = {
+        "known": (),
+        "in_database": (),
+        "earlier": {row.id} if row.created < START else (),
+        "watching_seconds": at - START,
+        **own,
+    }
     return leftovers(
         listing(row, at=at),
         Ownership(HUB, **knows),
@@ -87,6 +93,15 @@ def test_ended_containers_are_kept_where_they_are_wanted_for_a_restart() -> None
 )
 def test_another_hubs(state: str, created: int, at: float, expected: str) -> None:
     assert verdict(ours("GPU-0", state=state, created=created, hub=OTHER_HUB), at) == expected
+
+
+def test_what_is_older_is_told_by_id_whatever_the_clock_was_set_to() -> None:
+    """A stamp in the future, or from before: only what the first listing showed was there then."""
+    ahead = ours(state="running", created=LATE + 3600)
+    assert verdict(ahead, LATE, earlier={"c1"}) == "orphan True"
+    assert verdict(ahead, LATE, earlier={"c1"}, watching_seconds=5) == "keep"
+    behind = ours(state="running", created=START - 3600)
+    assert verdict(behind, LATE, earlier=()) == "alarm"
 
 
 def test_outsiders_and_commits_of_ours_are_nobodys_business() -> None:

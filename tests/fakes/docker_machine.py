@@ -31,6 +31,7 @@ class FakeMachine(Trouble):
 
     Attributes:
         now: the engine's clock, seconds since the epoch.
+        steady: seconds on a clock that nobody sets.
         violations: moments at which two running containers together exceeded a card. Written by
             the machine itself, at the start of each container, whoever started it.
         most_running: the most containers with a card that ever ran at once.
@@ -40,6 +41,7 @@ class FakeMachine(Trouble):
     def __init__(self, *, now: float = 1_700_000_000.25, seed: int = 0) -> None:
         super().__init__()
         self.now = now
+        self.steady = 0.0
         self.containers: dict[str, FakeContainer] = {}
         self.execs: dict[str, FakeExec] = {}
         self.images: dict[str, dict[str, Any]] = {}
@@ -61,7 +63,13 @@ class FakeMachine(Trouble):
     def advance(self, seconds: float) -> None:
         with self.changed:
             self.now += seconds
+            self.steady += seconds
             self.changed.notify_all()
+
+    def set_clock(self, seconds: float) -> None:
+        """Somebody sets the host's clock, forward or back."""
+        with self.lock:
+            self.now += seconds
 
     def add_image(
         self,

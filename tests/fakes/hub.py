@@ -52,6 +52,7 @@ class FakeHub:
             threads=threads,
             inspect_timeout_seconds=0.05,
             unknown_retry_seconds=0.1,
+            clock=lambda: machine.steady,
         )
         self.log = logging.getLogger(f"hub-{hub_id[:1]}")
         self.pool = GPUPool(
@@ -137,6 +138,11 @@ class FakeHub:
     async def stop(self, attempt: Attempt, container_id: str) -> None:
         self.pool.release(attempt.lease, container_id)
         assert await self.pool.released(attempt.lease, 10)
+
+    async def clean(self) -> None:
+        """One round of the cleaner, and the end of what it began."""
+        await self.pool.cleaner.clean()
+        await asyncio.gather(*self.pool.cleaner._removals.values())
 
     def close(self) -> None:
         """As at the end of the process: calls under way are finished, threads end."""

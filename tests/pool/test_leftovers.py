@@ -12,6 +12,7 @@ import pytest
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, in_thread, left_by, until
 from fakes.rows import OTHER_HUB
+from gpuspawner import pool_leftovers
 from gpuspawner.placement import Request
 
 Make = Callable[..., FakeHub]
@@ -32,14 +33,14 @@ async def test_the_cleaner_after_a_crash(make_hub: Make, machine: FakeMachine) -
     hub.pool.know("L9")
     machine.advance(30)
 
-    await hub.pool.clean()
+    await hub.clean()
     left = {created, running, named, ended, known, stranger, sibling, running_sibling}
     assert set(machine.containers) == left - {created}
     machine.advance(590)
-    await hub.pool.clean()
+    await hub.clean()
     assert set(machine.containers) == left - {created, sibling}
     machine.advance(15)
-    await hub.pool.clean()
+    await hub.clean()
     assert set(machine.containers) == {named, known, stranger, running_sibling}
 
 
@@ -49,7 +50,7 @@ async def test_the_cleaner_never_stops_another_hubs_container_that_started_meanw
     slow = left_by(hub, "L", "created", hub=OTHER_HUB)
     machine.advance(121)
     with machine.gate("list", "after") as gate:
-        cleaning = asyncio.ensure_future(hub.pool.clean())
+        cleaning = asyncio.ensure_future(hub.clean())
         await in_thread(gate.wait_arrived)
         machine.run(slow)
     await cleaning
@@ -63,19 +64,19 @@ async def test_the_cleaner_leaves_attempts_alone_however_slow(
     attempt, ticket = await hub.reserve()
     container = await hub.create(attempt, ticket)
     machine.advance(100_000)
-    await hub.pool.clean()
+    await hub.clean()
     assert container in machine.containers
 
 
 async def test_a_twin_with_our_id_is_told_of_once_and_not_touched(
     hub: FakeHub, machine: FakeMachine, caplog: Any
 ) -> None:
-    await hub.pool.clean()
+    await hub.clean()
     machine.advance(5)
     twin = left_by(hub, "T", "running")
     machine.advance(10_000)
-    await hub.pool.clean()
-    await hub.pool.clean()
+    await hub.clean()
+    await hub.clean()
     await hub.pool.check(Request(0), "ada", 0)
     assert twin in machine.containers
     alarms = [r for r in caplog.records if r.levelno == logging.CRITICAL]
@@ -85,7 +86,7 @@ async def test_a_twin_with_our_id_is_told_of_once_and_not_touched(
 async def test_a_server_that_ends_while_it_is_listed_raises_no_alarm(
     hub: FakeHub, machine: FakeMachine, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await hub.pool.clean()
+    await hub.clean()
     machine.advance(5)
     left_by(hub, "T", "running")
     hub.pool.know("T")
@@ -97,7 +98,7 @@ async def test_a_server_that_ends_while_it_is_listed_raises_no_alarm(
         return listing
 
     monkeypatch.setattr(hub.pool.engine, "listing", forgotten_meanwhile)
-    await hub.pool.clean()
+    await hub.clean()
     assert not [r for r in caplog.records if r.levelno == logging.CRITICAL]
 
 
@@ -137,3 +138,122 @@ async def test_the_cleaner_goes_on_after_faults(
     hub.pool.start_cleaner()
     await until(lambda: stuck not in machine.containers)
     assert any("failed" in r.message for r in caplog.records)
+
+
+# -- removals that take long ----------------------------------------------------------------------
+
+
+async def test_a_hanging_removal_holds_up_neither_rounds_nor_others(
+    hub: FakeHub, machine: FakeMachine
+) -> None:
+    hung = left_by(hub, "L1", "created")
+    machine.fault("remove", "hang", -1, when=lambda subject: subject == hung)
+    await hub.pool.cleaner.clean()
+    await until(lambda: "remove" in machine.calls)
+    other = left_by(hub, "L2", "created", hub=OTHER_HUB)
+    machine.advance(121)
+    await hub.pool.cleaner.clean()
+    await until(lambda: other not in machine.containers)
+    await hub.pool.cleaner.clean()
+    assert hung in machine.containers
+    assert machine.calls.count("remove") == 2, "nothing is removed twice at once"
+    machine.heal()
+    await until(lambda: not hub.pool.cleaner._removals)
+    await hub.clean()
+    assert not machine.containers
+
+
+async def test_cleaner_and_new_spawn_share_one_removal(hub: FakeHub, machine: FakeMachine) -> None:
+    left = left_by(hub, "L", "running")
+    await hub.clean()
+    machine.advance(601)
+    with machine.gate("remove", "before") as gate:
+        await hub.pool.cleaner.clean()
+        await in_thread(gate.wait_arrived)
+        checking = asyncio.ensure_future(hub.pool.check(Request(0), "ada", 0))
+        await until(lambda: machine.calls.count("list") >= 3)
+        assert not checking.done()
+    await checking
+    assert left not in machine.containers
+    assert machine.calls.count("remove") == 1
+
+
+async def test_a_removal_that_was_to_spare_it_does_not_stand_for_one_by_force(
+    hub: FakeHub, machine: FakeMachine
+) -> None:
+    """Created when the cleaner saw it, running since: the new spawn's own removal ends it."""
+    left = left_by(hub, "L", "created")
+    with machine.gate("remove", "before") as gate:
+        await hub.pool.cleaner.clean()
+        await in_thread(gate.wait_arrived)
+        machine.run(left)
+        checking = asyncio.ensure_future(hub.pool.check(Request(0), "ada", 0))
+        await until(lambda: machine.calls.count("list") >= 2)
+    await checking
+    assert left not in machine.containers
+    assert machine.calls.count("remove") == 2
+
+
+async def test_a_new_spawn_waits_for_a_hanging_removal_no_longer_than_its_time(
+    hub: FakeHub, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_leftovers, "REMOVAL_SECONDS", 0.01)
+    left = left_by(hub, "L", "running")
+    with machine.gate("remove", "before"):
+        await hub.pool.check(Request(0), "ada", 0)
+        assert left in machine.containers
+    await until(lambda: left not in machine.containers)
+
+
+# -- clocks that are set --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+async def test_a_clock_that_is_set_makes_no_orphans_and_frees_nothing_early(
+    make_hub: Make, machine: FakeMachine, jump: float, caplog: Any
+) -> None:
+    hub, rival = make_hub(), make_hub(OTHER_HUB)
+    old = left_by(hub, "old", "running")
+    await hub.clean()
+    attempt, ticket = await rival.reserve(count=4)
+    created = await rival.create(attempt, ticket)
+    machine.advance(5)
+    await hub.clean()
+    machine.set_clock(jump)
+    listing = await hub.engine.listing()
+    assert [listing.age(row) for row in listing.rows] == [5, 5]
+    await hub.clean()
+    # What was there before this process is still known as that, and not yet an orphan.
+    assert {old, created} == set(machine.containers)
+    machine.advance(130)
+    await hub.clean()
+    assert {old} == set(machine.containers), "stuck for longer than its grace"
+    machine.advance(470)
+    await hub.clean()
+    assert not machine.containers
+    assert not [r for r in caplog.records if r.levelno == logging.CRITICAL]
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+async def test_a_clock_that_is_set_frees_no_outsiders_card_early_nor_never(
+    make_hub: Make, machine: FakeMachine, jump: float
+) -> None:
+    hub = make_hub(cards=2)
+    first, second = await hub.uuids()
+    await hub.pool.survey()
+    machine.advance(1)
+    made = machine.add(cards=(first,), state="created")
+    ended = machine.add(cards=(second,), state="running")
+    await hub.pool.survey()
+    machine.exit(ended.id)
+    machine.set_clock(jump)
+    machine.advance(2)
+
+    async def held() -> set[str]:
+        return {c.row.id for c in (await hub.pool.view()).claims.claims}
+
+    assert await held() == {made.id, ended.id}
+    machine.advance(11)
+    assert await held() == {made.id}
+    machine.advance(121)
+    assert not await held()
