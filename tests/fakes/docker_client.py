@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import docker
@@ -16,7 +16,7 @@ from .docker_api import API_VERSION, Reply, Request, serve
 from .docker_machine import FakeMachine
 
 
-class FakeClient(docker.APIClient):
+class FakeClient(docker.APIClient):  # type: ignore[misc]
     """A client of a FakeMachine; everything but the wire is docker-py's."""
 
     def __init__(self, machine: FakeMachine) -> None:
@@ -51,7 +51,7 @@ class _Wire(requests.adapters.HTTPAdapter):
                 method=str(request.method),
                 path=url.path,
                 params=dict(parse_qsl(url.query)),
-                body=body.encode() if isinstance(body, str) else bytes(body),
+                body=body.encode() if isinstance(body, str) else cast("bytes", body),
                 timeout=timeout if isinstance(timeout, int | float) else None,
             ),
         )

@@ -132,7 +132,7 @@ class FakeHub:
                 self.pool.hold(attempt, ticket)
                 return attempt, container_id
             self.pool.give_up(attempt, ticket, force=attempt.state is State.STARTING)
-            assert await self.pool.ended(attempt, 10)
+            await self.pool.ended(attempt, 10)
         raise Outrun
 
     async def stop(self, attempt: Attempt, container_id: str) -> None:

@@ -19,10 +19,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import requests
+from docker.errors import APIError
 
 from .answers import api_error
 from .parts import STUCK_SECONDS, Gate
@@ -80,7 +81,8 @@ class Trouble:
         with self.lock:
             late, self._late = self._late, []
         for effect in late:
-            effect()
+            with suppress(APIError):  # as the engine would have answered, had anybody listened
+                effect()
 
     @contextmanager
     def gate(self, operation: str, at: At) -> Iterator[Gate]:
