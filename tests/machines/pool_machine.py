@@ -162,7 +162,7 @@ class PoolMachine(RuleBasedStateMachine):
     def clean(self, hub: int) -> None:
         life = self.life_of(hub)
         if life is not None:
-            life.do(life.hub.pool.clean())
+            life.do(life.hub.pool.cleaner.clean())
 
     @rule(hub=HUBS, carried_out=st.integers(0, 7))
     def kill_or_start(self, hub: int, carried_out: int) -> None:

@@ -325,7 +325,7 @@ class World:
             self.machine.finish_late()
             self.go_on_all()
             for life in self.living():
-                life.do(life.hub.pool.clean())
+                life.do(life.hub.pool.cleaner.clean())
                 for server in life.servers.values():
                     if server.held is not None:
                         life.do(life.poll(server), server)
