@@ -23,6 +23,9 @@ from .pulls import PullError
 from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
 from .spawner_base import SpawnerBase
 
+#: How long a start waits for the end of the server that it follows.
+SETTLE_SECONDS = 10.0
+
 
 class Admission(SpawnerBase):
     """The part of the spawner that decides whether to start at all."""
@@ -62,6 +65,7 @@ class Admission(SpawnerBase):
         try:
             await self.pool.engine.connect()
             self.pool.start_cleaner()
+            await self.pool.settle(self.owner(), SETTLE_SECONDS)
             await self.pool.check(choice.profile.request, self.user.name, self.gpu_limit, self.name)
         except GPUSpawnerError as error:
             raise self.refuse(self.refusal_for(error)) from None

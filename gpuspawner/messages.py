@@ -270,6 +270,11 @@ def start_failed() -> str:
     )
 
 
+def still_stopping() -> str:
+    """A former server of the same name has not ended yet."""
+    return f"Your former server is still being stopped. Please try again in a minute. {_SAFE}"
+
+
 def start_slow() -> str:
     """The start took longer than it may."""
     return (

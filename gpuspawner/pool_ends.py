@@ -7,9 +7,10 @@ stay until the engine has answered for the container.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NoReturn
 
+from . import messages
 from .attempts import Attempt, Attempts
 from .calls import Ending, Ticket
 from .claims import ENDED_STATES
@@ -21,6 +22,19 @@ from .states import State
 
 #: How often the list is searched for the container of a create that had no answer.
 FOLLOW_SECONDS = 1.0
+
+
+def still_there(ids: Iterable[str]) -> NoReturn:
+    """Refuse a start for what its server had before.
+
+    Raises:
+        EngineUnknown: the removal of these containers has no answer, so they may run.
+    """
+    raise EngineUnknown(
+        f"container(s) {', '.join(one[:12] for one in ids)} of this server are not gone yet; their "
+        "removal is tried again. If this lasts, look at the engine's log",
+        user_message=messages.still_stopping(),
+    )
 
 
 #: Tells (user, server) as the hub names them now.
@@ -38,6 +52,7 @@ class PoolEnds(PoolTraits):
         self._ends: dict[str, asyncio.Event] = {}
         self._held: dict[str, Owner | None] = {}
         self._releases: dict[str, asyncio.Task[None]] = {}
+        self._leaving: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.remover = Remover(engine, self.log)
@@ -154,7 +169,9 @@ class PoolEnds(PoolTraits):
         """A server is over: remove its container, however long that takes. Never waits."""
         if lease in self._releases:
             return
-        self._held.pop(lease, None)
+        owner = self._held.pop(lease, None)
+        if owner is not None:
+            self._leaving[lease] = owner()
         self._releases[lease] = self._spawn(self._release(lease, container_id))
 
     async def released(self, lease: str, timeout_seconds: float) -> bool:
@@ -172,6 +189,33 @@ class PoolEnds(PoolTraits):
     async def _release(self, lease: str, container_id: str) -> None:
         await self.remover.until_gone(container_id)
         del self._releases[lease]
+        self._leaving.pop(lease, None)
+
+    async def settle(self, owner: tuple[str, str], timeout_seconds: float) -> None:
+        """Wait until nothing that a server had can run any more: two of it would share its files.
+
+        Args:
+            owner: (user, server).
+
+        Raises:
+            EngineUnknown: something of it is still there.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, delay = loop.time() + timeout_seconds, 0.02
+        # What is not listed was not started, and will not be.
+        while leases := self._ending(owner):
+            rows = [row for row in (await self.engine.listing()).rows if row.lease in leases]
+            there = [row.id for row in rows if row.state not in ENDED_STATES]
+            if not there:
+                return
+            if loop.time() >= deadline:
+                still_there(there)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 0.25)
+
+    def _ending(self, owner: tuple[str, str]) -> frozenset[str]:
+        attempts = {attempt.lease for attempt in self.attempts if attempt.owner == owner}
+        return frozenset(attempts | {lease for lease, o in self._leaving.items() if o == owner})
 
     def known(self) -> frozenset[str]:
         """Leases that this process knows: attempts, running servers, removals under way."""

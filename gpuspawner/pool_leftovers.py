@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from . import names
-from .claims import Listing, Row
+from .claims import LIVE_STATES, Listing, Row
 from .cleaner import Cleaner
 from .cleaning import Ownership
 from .engine import Engine
-from .pool_ends import PoolEnds
+from .pool_ends import PoolEnds, still_there
 
 #: How long a new spawn waits for the removal of what its server left.
 REMOVAL_SECONDS = 10.0
@@ -60,6 +60,9 @@ class PoolLeftovers(PoolEnds):
 
         A removal that hangs is not waited for any longer than :data:`REMOVAL_SECONDS`: it goes on,
         and until its end the container is counted.
+
+        Raises:
+            EngineUnknown: something of it runs on.
         """
         known = self.known()
         rows = [
@@ -74,9 +77,12 @@ class PoolLeftovers(PoolEnds):
                 server,
                 user,
             )
-        removals = [asyncio.ensure_future(self.remover.once(row.id)) for row in rows]
+        removals = {row.id: asyncio.ensure_future(self.remover.once(row.id)) for row in rows}
         if removals:
-            await asyncio.wait(removals, timeout=REMOVAL_SECONDS)
+            await asyncio.wait(removals.values(), timeout=REMOVAL_SECONDS)
+        gone = {one for one, removal in removals.items() if removal.done() and removal.result()}
+        if live := [r.id for r in rows if r.state in LIVE_STATES and r.id not in gone]:
+            still_there(live)
         return bool(rows)
 
     def _is_leftover(self, row: Row, user: str, server: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 from docker.errors import APIError
 
 from . import names
+from .admission import SETTLE_SECONDS
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
 from .engine import NO_ANSWER
 from .errors import EngineUnknown
@@ -236,8 +237,9 @@ class Standing(Reaching):
         self.clear_state()
         await self.pool.released(lease, timeout_seconds=30.0)
 
-    async def rename(self, old_name: str, new_name: str) -> None:  # noqa: ARG002 - the hub's
+    async def rename(self, old_name: str, new_name: str) -> None:  # noqa: ARG002 - hub
         """Before a server gets another name: a kept container has the old one inside."""
+        await self.pool.settle((self.user.name, old_name), SETTLE_SECONDS)
         for row in await self._kept():
             await self.pool.engine.remove(row.id, force=False)
         self.object_id = self.object_name = ""

@@ -232,6 +232,7 @@ def test_words_of_the_table() -> None:
 
 FIXED = [
     messages.engine_down(), messages.all_disabled(), messages.start_failed(),
+    messages.still_stopping(),
     messages.out_of_space(),
     messages.card_gone(), messages.cancelled(), messages.home_refused(),
     messages.settings_refused(), messages.nothing_allowed(), replies.choose_profile(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, in_thread, left_by, until
 from fakes.rows import OTHER_HUB
 from gpuspawner import pool_leftovers
+from gpuspawner.errors import EngineUnknown
 from gpuspawner.placement import Request
 
 Make = Callable[..., FakeHub]
@@ -194,13 +196,16 @@ async def test_a_removal_that_was_to_spare_it_does_not_stand_for_one_by_force(
     assert machine.calls.count("remove") == 2
 
 
+@pytest.mark.parametrize("state", ["created", "running"])
 async def test_a_new_spawn_waits_for_a_hanging_removal_no_longer_than_its_time(
-    hub: FakeHub, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+    hub: FakeHub, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     monkeypatch.setattr(pool_leftovers, "REMOVAL_SECONDS", 0.01)
-    left = left_by(hub, "L", "running")
+    left = left_by(hub, "L", state)
     with machine.gate("remove", "before"):
-        await hub.pool.check(Request(0), "ada", 0)
+        # One that runs would run beside the new one.
+        with pytest.raises(EngineUnknown) if state == "running" else nullcontext():
+            await hub.pool.check(Request(0), "ada", 0)
         assert left in machine.containers
     await until(lambda: left not in machine.containers)
 
