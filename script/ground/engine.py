@@ -185,14 +185,14 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start_daemon(self) -> None:
+    def start_daemon(self, timeout_seconds: float = 60) -> None:
         """Start dockerd, after :meth:`stop_daemon` or :meth:`kill`, and wait until it answers."""
         # A killed daemon leaves its pid file; another process may have that number by now.
         (self.folder / "dockerd.pid").unlink(missing_ok=True)
         self._dockerd = self._spawn(
             [self.binaries.dockerd, "--config-file", str(self.folder / "daemon.json")], "dockerd"
         )
-        self._wait_for("dockerd", self._dockerd, self._answers)
+        self._wait_for("dockerd", self._dockerd, self._answers, timeout_seconds)
 
     def stop_daemon(self) -> None:
         """End dockerd as an admin's ``systemctl stop`` would; containerd stays."""
