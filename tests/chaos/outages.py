@@ -1,4 +1,4 @@
-"""Ends of hubs and of the engine."""
+"""Ends of hubs and of the engine, and a bad line between them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import random
 
 from ground.engine import Engine
 from ground.hub import Hub
+from ground.injector import Injector
+from ground.injector_faults import KINDS
 
 from .noise import Doing
 
@@ -39,6 +41,37 @@ class EngineOutages:
         self._doing.pause(dice.uniform(0.3, 5))
         self._engine.thaw()
         self._doing.tell("dockerd thawed")
+
+
+#: Calls whose loss or delay matters most.
+_OPERATIONS = ("create", "start", "list", "inspect", "remove", "stop", "info", "archive-put", "*")
+
+
+class LineFaults:
+    """Deeds on the line between one hub and the engine."""
+
+    def __init__(self, injector: Injector, name: str, doing: Doing) -> None:
+        self._injector, self._name, self._doing = injector, name, doing
+
+    def fault(self, dice: random.Random) -> None:
+        """A few calls of one kind, or all for a while, meet a fault."""
+        operation, kind = dice.choice(_OPERATIONS), dice.choice(KINDS)
+        times = dice.choice((1, 1, 3, -1))
+        lasts = dice.uniform(1, 6)
+        self._doing.tell("faults on the line", f"hub {self._name}: {operation} {kind} {times}")
+        with self._injector.fault(operation, kind, times=times, seconds=dice.uniform(0.2, 3)):
+            self._doing.pause(lasts)
+
+    def cut(self, dice: random.Random) -> None:
+        """All connections end at once."""
+        self._doing.tell("lines cut", f"hub {self._name}")
+        self._injector.drop_connections()
+
+    def down(self, dice: random.Random) -> None:
+        """No connection can be made for a while."""
+        self._doing.tell("lines down", f"hub {self._name}")
+        with self._injector.down():
+            self._doing.pause(dice.uniform(0.5, 4))
 
 
 class HubOutages:

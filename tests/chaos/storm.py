@@ -12,6 +12,7 @@ from ground import image
 from ground.cards import simulated_uuids
 from ground.engine import Engine, Kind
 from ground.hub import Hub
+from ground.injector import Injector
 
 from . import logs
 from .crowd import Person
@@ -19,11 +20,11 @@ from .ends import Ends
 from .hands import Hands
 from .noise import Doing, Lane, Threads
 from .oracle import Oracle
-from .outages import START_SECONDS, EngineOutages, HubOutages
+from .outages import START_SECONDS, EngineOutages, HubOutages, LineFaults
 from .watch import Watch
 from .wire import Wire
 
-CARDS = 8
+CARDS, HUBS = 8, 2
 
 _CONFIG = """
 c.GPUPool.inventory = {{"simulated": {cards}}}
@@ -87,13 +88,23 @@ def storm(plan: Plan, folder: Path) -> Oracle:
         tiny = image.load_tiny(engine.client)
         wire = Wire(engine.socket)
         oracle = Oracle(uuids, plan.created_grace_seconds)
-        hubs = [gpu_hub(folder / name, engine, tiny, plan.config) for name in ("hub0", "hub1")]
+        injectors = [
+            stack.enter_context(Injector(engine.folder / f"{number}.sock", engine.socket))
+            for number in range(HUBS)
+        ]
+        hubs = [
+            gpu_hub(
+                folder / f"hub{number}", engine, tiny, plan.config,
+                env={"DOCKER_HOST": injector.url},
+            )
+            for number, injector in enumerate(injectors)
+        ]  # fmt: skip
         for hub in hubs:
             stack.callback(hub.stop, START_SECONDS)
             hub.start(START_SECONDS)
             hub.add_users(*plan.names)
         stack.enter_context(Watch(wire, oracle))
-        _make_noise(plan, engine, hubs, tiny, wire, oracle)
+        _make_noise(plan, engine, hubs, injectors, tiny, wire, oracle)
         ends = Ends(engine, hubs, wire, oracle, deadline_seconds=plan.deadline_seconds)
         ends.end_forgotten()
         ends.agree()
@@ -108,7 +119,13 @@ def storm(plan: Plan, folder: Path) -> Oracle:
 
 
 def _make_noise(
-    plan: Plan, engine: Engine, hubs: list[Hub], tiny: str, wire: Wire, oracle: Oracle
+    plan: Plan,
+    engine: Engine,
+    hubs: list[Hub],
+    injectors: list[Injector],
+    tiny: str,
+    wire: Wire,
+    oracle: Oracle,
 ) -> None:
     """Users and trouble, for as long as planned; afterwards all is up and nothing is done."""
     ended = threading.Event()
@@ -128,6 +145,8 @@ def _make_noise(
     for number, hub in enumerate(hubs):
         trouble = HubOutages(hub, str(number), doing)
         lanes[f"hub {number}"] = ([trouble.kill, trouble.end], 2.0)
+        line = LineFaults(injectors[number], str(number), doing)
+        lanes[f"line {number}"] = ([line.fault, line.fault, line.cut, line.down], 1.0)
     works = [
         Lane(
             name, deeds, str(plan.seed),
