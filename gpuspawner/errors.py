@@ -45,6 +45,10 @@ class EngineUnknown(GPUSpawnerError):
     """The engine gave no usable answer. Never means that a device is free."""
 
 
+class NoAddress(GPUSpawnerError):
+    """A container has no address: it has ended, or is just being started again."""
+
+
 class ProbeError(GPUSpawnerError):
     """The driver gave no usable answer.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from .claims import Row
 from .engine import NO_ANSWER
-from .errors import ConfigError, GPUSpawnerError
+from .errors import ConfigError, GPUSpawnerError, NoAddress
 from .launching import Launching
 
 #: Host of a server without an address; no name server ever knows it (RFC 2606).
@@ -39,6 +39,9 @@ class Reaching(Launching):
         """Ask the engine, not the database: a hub killed in mid-start stored no address."""
         try:
             ip, port = await self.get_ip_and_port()
+        except NoAddress:
+            # The one in the database may be another server's by now; a poll finds the new one.
+            ip, port = NOWHERE, self.port
         except (*NO_ANSWER, GPUSpawnerError, RuntimeError) as error:
             self.log.warning("Address of %s taken from the database: %s", self._log_name, error)
             return str(self.server.url) if self.server else ""
@@ -60,9 +63,9 @@ class Reaching(Launching):
             self.object_name = row.name
         try:
             ip, port = await self.get_ip_and_port()
-        except (ConfigError, RuntimeError) as error:
+        except (ConfigError, NoAddress, RuntimeError) as error:
             self.log.warning("Server %s has no address: %s", self._log_name, error)
-            ip, port = "", self.server.port if self.server else 0
+            ip, port = NOWHERE, self.server.port if self.server else 0
         except Exception as error:  # noqa: BLE001 - also from an admin's own get_ip_and_port
             # Asked again at the next poll; the server is alive all the same.
             self.log.warning("Can't tell where %s is: %s", self._log_name, error)
@@ -70,7 +73,7 @@ class Reaching(Launching):
         if self.object_id != row.id or not self.ready:
             return
         self._followed = shown
-        await self._move(ip or NOWHERE, int(port))
+        await self._move(ip, int(port))
 
     async def _move(self, ip: str, port: int) -> None:
         if self.is_at(ip, port):
@@ -121,4 +124,8 @@ class Reaching(Launching):
                 "extra_host_config. A container kept by remove = False stays on its old network: "
                 "remove it"
             )
-        return str(networks[self.network_name]["IPAddress"])
+        address = str(networks[self.network_name]["IPAddress"])
+        if not address:
+            # The hub would take it for its own machine, and with it would not start.
+            raise NoAddress(f"container {self.object_id[:12]} has no address: it does not run")
+        return address

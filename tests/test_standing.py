@@ -342,6 +342,28 @@ async def test_without_an_address_no_route_leads_to_the_old_one(
     assert proxy.routes == {"/user/ada/": f"http://{one.address}:8888"}
 
 
+async def test_a_hub_starts_where_a_container_has_no_address(
+    hub: RealHub, machine: FakeMachine, proxy: Proxy
+) -> None:
+    ada = await hub.start("ada")
+    # As between the end and the start of a restart, when the poll has just said that it lives.
+    machine.exit(ada.object_id)
+    assert await hub.spawner("ada").get_url() == f"http://{NOWHERE}:8888/user/ada/"
+
+
+async def test_a_server_that_ends_at_once_is_refused_and_leads_nowhere(
+    hub: RealHub, machine: FakeMachine
+) -> None:
+    with machine.gate("inspect", "before") as gate:
+        starting = hub.begin_start("ada")
+        await in_thread(gate.wait_arrived)
+        [one] = machine.containers.values()
+        machine.exit(one.id)
+    with pytest.raises(GPURefusal, match="could not be started"):
+        await starting
+    await until(lambda: hub.idle and not machine.containers)
+
+
 async def test_an_address_that_can_not_be_asked_for_stays(
     hub: RealHub, machine: FakeMachine, proxy: Proxy
 ) -> None:
