@@ -95,7 +95,11 @@ def storm(plan: Plan, folder: Path) -> Oracle:
         hubs = [
             gpu_hub(
                 folder / f"hub{number}", engine, tiny, plan.config,
-                env={"DOCKER_HOST": injector.url},
+                env={
+                    "DOCKER_HOST": injector.url,
+                    # A killed hub's proxy lives on: the next hub must be able to speak to it.
+                    "CONFIGPROXY_AUTH_TOKEN": "chaos",
+                },
             )
             for number, injector in enumerate(injectors)
         ]  # fmt: skip
@@ -137,14 +141,14 @@ def _make_noise(
         *(hands.pause, hands.update, hands.rename),
     ]
     lanes = {
-        "engine": ([outages.kill, outages.restart, outages.freeze], 2.0),
+        "engine": ([outages.kill, outages.restart, outages.freeze], 3.0),
         "hands": (strange, 0.3),
-        "outsiders": ([hands.outsider], 0.3),
-        "more outsiders": ([hands.outsider], 0.3),
+        "outsiders": ([hands.outsider], 0.6),
+        "more outsiders": ([hands.outsider], 0.6),
     }
     for number, hub in enumerate(hubs):
         trouble = HubOutages(hub, str(number), doing)
-        lanes[f"hub {number}"] = ([trouble.kill, trouble.end], 2.0)
+        lanes[f"hub {number}"] = ([trouble.kill, trouble.end], 4.0)
         line = LineFaults(injectors[number], str(number), doing)
         lanes[f"line {number}"] = ([line.fault, line.fault, line.cut, line.down], 1.0)
     works = [
