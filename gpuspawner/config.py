@@ -10,6 +10,7 @@ from traitlets.config import Config
 from traitlets.log import get_logger
 
 from . import config_checks as checks
+from . import hub_start
 from .config_sections import BadConfigError, Sections, is_set, spawner_class_of
 from .spawner import GPUSpawner
 
@@ -43,6 +44,7 @@ def configure(c: Config, *, swarm: bool = False) -> None:
     warnings = check(c, spawner_class)
     for warning in warnings:
         get_logger().warning("%s", warning)
+    hub_start.install()
 
 
 def check(c: Config, spawner_class: type[GPUSpawner]) -> list[str]:

@@ -76,10 +76,10 @@ def hub_id_path(configured: str, database_url: str) -> Path:
 
 
 def pool_of(spawner: Any) -> GPUPool:
-    """The hub's one pool, made when its first spawner asks for it."""
+    """The hub's one pool, made when its first spawner asks for it, if not with the hub."""
     settings = spawner.user.settings
     if SETTING not in settings:
-        settings[SETTING] = _make_pool(spawner)
+        settings[SETTING] = make_pool(spawner, spawner.user.db)
     pool: GPUPool = settings[SETTING]
     return pool
 
@@ -89,7 +89,16 @@ def pool_options(config: Config) -> PoolTraits:
     return PoolTraits(config=Config(PoolTraits=config.get("GPUPool", {})))
 
 
-def _make_pool(spawner: Any) -> GPUPool:
+def make_pool(spawner: Any, session: Any) -> GPUPool:
+    """A pool for the hub.
+
+    Args:
+        spawner: any of the hub's: how to reach the engine is the same for all.
+        session: of the hub's database.
+
+    Raises:
+        ConfigError: the hub's id can't be read or kept.
+    """
     options = pool_options(spawner.config)
     engine = make_engine(
         spawner.tls_config,
@@ -97,12 +106,11 @@ def _make_pool(spawner: Any) -> GPUPool:
         threads=options.engine_threads,
         observers=options.observers,
     )
-    bind = spawner.user.db.get_bind()
-    database_url = bind.url.render_as_string(hide_password=True)
+    database_url = session.get_bind().url.render_as_string(hide_password=True)
     return GPUPool(
         engine,
         read_hub_id(hub_id_path(options.hub_id_file, database_url)),
-        lambda: containers_in_database(spawner.user.db),
+        lambda: containers_in_database(session),
         keep_ended=not spawner.remove,
         config=spawner.config,
         log=spawner.log,

@@ -7,6 +7,7 @@ such tests are skipped with the reason, except under CI, where that is a failure
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -120,3 +121,19 @@ def make_hub(tmp_path: Path) -> Iterator[Callable[..., Hub]]:
     yield make
     for hub in hubs:
         hub.stop()
+
+
+@pytest.fixture(scope="session")
+def python5() -> str:
+    """An interpreter with JupyterHub 5: of ``GPUSPAWNER_HUB5_PYTHON``, else script/bootstrap's."""
+    made = Path(__file__).parents[1] / ".venv-hub5" / "bin" / "python"
+    python = os.environ.get("GPUSPAWNER_HUB5_PYTHON", str(made))
+    if not Path(python).exists():
+        reason = f"no JupyterHub 5 at {python}: run script/bootstrap --tests"
+        if os.environ.get("CI"):
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
+    command = [python, "-m", "jupyterhub", "--version"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("5."), told.stdout
+    return python

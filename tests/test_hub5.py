@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 
 import pytest
 
@@ -31,22 +28,6 @@ c.GPUSpawner.profile_list = [
 c.GPUSpawner.max_gpus_per_user = 4
 c.Spawner.consecutive_failure_limit = 3
 """
-
-
-@pytest.fixture(scope="module")
-def python5() -> str:
-    """An interpreter with JupyterHub 5: of ``GPUSPAWNER_HUB5_PYTHON``, else script/bootstrap's."""
-    made = Path(__file__).parents[1] / ".venv-hub5" / "bin" / "python"
-    python = os.environ.get("GPUSPAWNER_HUB5_PYTHON", str(made))
-    if not Path(python).exists():
-        reason = f"no JupyterHub 5 at {python}: run script/bootstrap --tests"
-        if os.environ.get("CI"):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
-    command = [python, "-m", "jupyterhub", "--version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("5."), told.stdout
-    return python
 
 
 @pytest.fixture(scope="module")
