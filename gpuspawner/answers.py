@@ -18,11 +18,14 @@ class EngineInfo:
 
     Attributes:
         cdi_devices: fully qualified CDI names the engine can inject.
+        podman: True for Podman's imitation of Docker's API, which takes GPU requests by CDI only
+            and does not show them in inspections.
     """
 
     facts: EngineFacts
     cdi_devices: frozenset[str]
     version: str
+    podman: bool = False
 
 
 def read_row(item: Mapping[str, Any]) -> Row:
@@ -59,7 +62,12 @@ def read_info(answer: Mapping[str, Any]) -> EngineInfo:
         if str(d.get("Source", "cdi")).lower() == "cdi"
     }
     facts = EngineFacts(frozenset(nvidia), str(answer.get("DefaultRuntime") or "runc"))
-    return EngineInfo(facts, frozenset(devices), str(answer.get("ServerVersion") or ""))
+    return EngineInfo(
+        facts,
+        frozenset(devices),
+        str(answer.get("ServerVersion") or ""),
+        podman="BuildahVersion" in answer,
+    )
 
 
 def read_date(text: str) -> float:

@@ -205,7 +205,14 @@ class Engine:
             docker.errors.APIError: the engine answered with an error.
         """
         client = self.client
-        response = client._get(client._url(path), **kwargs)
+        return self._checked(client, client._get(client._url(path), **kwargs))
+
+    def post(self, path: str, body: Mapping[str, Any], **kwargs: Any) -> Any:
+        """POST, as :meth:`get`."""
+        client = self.client
+        return self._checked(client, client._post_json(client._url(path), data=body, **kwargs))
+
+    def _checked(self, client: Any, response: Any) -> Any:
         try:
             client._raise_for_status(response)
         except APIError as error:

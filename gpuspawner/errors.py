@@ -6,6 +6,7 @@
     ├── ConfigError          the admin's configuration is wrong: stops the hub at start
     ├── OptionsError         what a user sent is wrong (reason ``invalid-options``)
     │   └── ForbiddenProfile the profile exists, this user may not have it (``profile-forbidden``)
+    ├── NotAsPromised        a container would have other GPUs than its lease says
     ├── EngineUnknown        the container engine could not be asked: unknown is busy
     └── ProbeError           the driver could not be asked: unknown is busy
 
@@ -39,6 +40,10 @@ class OptionsError(GPUSpawnerError):
 
 class ForbiddenProfile(OptionsError):
     """The profile exists, but not for this user."""
+
+
+class NotAsPromised(GPUSpawnerError):
+    """A container has, or would have, other GPUs than it was promised: it must not run."""
 
 
 class EngineUnknown(GPUSpawnerError):

@@ -28,6 +28,7 @@ from .options import Choice
 from .placement import Shortage
 from .pool import NoRoom
 from .refusal import GPURefusal
+from .sight import read_asked
 from .spawner_base import Flight
 from .states import State
 
@@ -161,17 +162,27 @@ class Launching(Admission):
                 image_id=flight.image.id,
                 with_hook=flight.with_hook,
             )
+        await pool.proof.kept(self.object_id, flight.asked)
         self.tell(60, "Waiting for your turn" if attempt.devices else "Starting your server")
         if not await pool.look(attempt, self.object_id):
             return None
         pool.attempts.move(attempt, State.STARTING)
         self.tell(80, "Starting your server")
         await ticket.call(lambda: self.client.start(self.object_id))
-        if not await pool.look_again(attempt, self.object_id):
-            return None
-        if self.post_start_cmd:
-            await self.post_start_exec()
-        address: tuple[str, int] = await self.get_ip_and_port()
+        # Beside the rest of the start, and done before the user is told that it is ready.
+        proof = asyncio.ensure_future(
+            pool.proof.seen(self.object_id, attempt.devices, flight.asked)
+        )
+        proof.add_done_callback(lambda f: f.cancelled() or f.exception())
+        try:
+            if not await pool.look_again(attempt, self.object_id):
+                return None
+            if self.post_start_cmd:
+                await self.post_start_exec()
+            address: tuple[str, int] = await self.get_ip_and_port()
+            await proof
+        finally:
+            proof.cancel()
         return address
 
     def _check_driver(self, image: Image) -> None:
@@ -237,6 +248,7 @@ class Launching(Admission):
                 self.pool.noted.add(note)
                 self.log.warning("%s: %s", self._log_name, note)
         final = manifest.kwargs
+        flight.asked = read_asked(final["host_config"])
         flight.with_hook = manifest.with_hook
         flight.home = await self.pool.engine.run(find_home, self.client, final, flight.identity)
         delay = 0.1
@@ -286,8 +298,9 @@ class Launching(Admission):
         wanted = str(self.pool.device_driver)
         if wanted != "auto":
             return wanted
-        known = (await self.pool.engine.info()).cdi_devices
-        listed = all(f"nvidia.com/gpu={uuid}" in known for uuid in attempt.devices)
+        info = await self.pool.engine.info()
+        known = info.cdi_devices
+        listed = info.podman or all(f"nvidia.com/gpu={uuid}" in known for uuid in attempt.devices)
         return "cdi" if listed else "nvidia"
 
     def _fraction(self, attempt: Attempt) -> Fraction:

@@ -275,6 +275,23 @@ def still_stopping() -> str:
     return f"Your former server is still being stopped. Please try again in a minute. {_SAFE}"
 
 
+def gpu_not_given() -> str:
+    """The server would have come up without its GPU."""
+    return (
+        "Your server would have started without its GPU, so the start was stopped. "
+        "This wasn't your mistake. Please try again in a few minutes; "
+        "admins can see the cause in the log."
+    )
+
+
+def gpu_lost() -> str:
+    """A running server can't use its GPU any more."""
+    return (
+        "Your notebook can no longer see its GPU. Please save, then stop and start your server. "
+        "Files are kept; variables are lost. This wasn't your mistake."
+    )
+
+
 def start_slow() -> str:
     """The start took longer than it may."""
     return (

@@ -19,10 +19,12 @@ from .cards import Holding, holding, see_cards
 from .claims import Claims, Survey, Times, read_claims
 from .devices import Inventory
 from .errors import EngineUnknown, GPUSpawnerError
+from .inside_watch import InsideWatch
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
 from .pool_leftovers import PoolLeftovers
 from .prober import Prober
+from .proof import Proof
 from .states import State
 from .verdict import Verdict, judge, second_look
 from .view import View
@@ -64,6 +66,8 @@ class GPUPool(PoolLeftovers):
             max_age_seconds=self.probe_max_age_seconds,
             log=self.log,
         )
+        self.proof = Proof(self.engine, self.prober, self.log, looks=self.look_inside)
+        self.inside = InsideWatch(self.proof, self.log, self._spawn)
 
     # -- seeing ---------------------------------------------------------------------------------
 

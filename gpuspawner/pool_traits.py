@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traitlets import Any as AnyTrait
-from traitlets import CaselessStrEnum, Float, Integer, List, Unicode
+from traitlets import Bool, CaselessStrEnum, Float, Integer, List, Unicode
 from traitlets.config import LoggingConfigurable
 
 
@@ -104,6 +104,20 @@ class PoolTraits(LoggingConfigurable):
         Example::
 
             c.GPUPool.probe_max_age_seconds = 30
+        """,
+    ).tag(config=True)
+
+    look_inside = Bool(
+        True,
+        help="""
+        Look into servers by a short script that the engine runs in them as root: right after the
+        start, to prove that a server sees its own GPUs and no other, and with each poll, to notice
+        that it lost them. Default: on. A look takes a tenth of a second, beside the rest of the
+        start.
+
+        Example::
+
+            c.GPUPool.look_inside = False
         """,
     ).tag(config=True)
 

@@ -13,11 +13,13 @@ from .attempts import Attempt
 from .calls import Ticket
 from .furnish import Home
 from .identity import Identity
+from .inside_watch import Watched
 from .manifest import Image
 from .options import Choice
 from .pool import GPUPool
 from .profiles import DEFAULT_PROFILES, ProfileList, parse_profile_list
 from .refusal import GPURefusal, shield_failure_count
+from .sight import Asked
 from .spawner_traits import SpawnerTraits
 from .wiring import pool_of
 
@@ -28,6 +30,7 @@ class Flight:
 
     Attributes:
         home: as it was found before create; None until then.
+        asked: of the engine at create, for the cards.
     """
 
     attempt: Attempt
@@ -37,6 +40,7 @@ class Flight:
     image: Image = field(default_factory=lambda: Image("", {}))
     home: Home | None = None
     with_hook: bool = False
+    asked: Asked = field(default_factory=Asked)
 
 
 class SpawnerBase(SpawnerTraits):
@@ -46,6 +50,7 @@ class SpawnerBase(SpawnerTraits):
         lease: of the container this spawner owns; empty if it owns none.
         devices: UUIDs of that container's GPUs.
         choice: what the user may have, from the last admission.
+        watched: what looks into that container have found; None before the first.
         last_options: the last accepted ``user_options``; kept over stops and restarts.
     """
 
@@ -54,6 +59,7 @@ class SpawnerBase(SpawnerTraits):
     profile_slug: str = ""
     choice: Choice | None = None
     last_options: dict[str, str] | None = None
+    watched: Watched | None = None
     _flight: Flight | None = None
     _launching = False
     _begun = False  # a spawn began in this process: there is nothing of an earlier one to adopt

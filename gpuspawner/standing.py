@@ -19,6 +19,7 @@ from .admission import SETTLE_SECONDS
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
 from .engine import NO_ANSWER
 from .errors import EngineUnknown
+from .inside_watch import Watched
 from .manifest import options_text, read_image
 from .options import Choice
 from .reaching import Reaching
@@ -80,6 +81,7 @@ class Standing(Reaching):
         self._had_gpu = bool(self.devices)
         self._begun, self._ended = True, None
         self.lease, self.devices, self.profile_slug = "", (), ""
+        self.watched = None
         self.object_id = ""
 
     @property
@@ -195,6 +197,8 @@ class Standing(Reaching):
             await self._adopt(row)
             asked_about = self._incarnation
         if row.state in LIVE_STATES:
+            if row.state == "running":
+                self._look_inside(row)
             await self.follow(row)
             return None
         # While a start is inside, the engine answers this only when it is over.
@@ -211,6 +215,11 @@ class Standing(Reaching):
     def _incarnation(self) -> tuple[object, ...]:
         """Changes with every start and stop."""
         return (self.object_id, self.lease, self._launching, self._stopping)
+
+    def _look_inside(self, row: Row) -> None:
+        if self.watched is None or self.watched.container_id != row.id:
+            self.watched = Watched(row.id, self.devices)
+        self.pool.inside.poll(self.watched, self._log_name, self.poll_interval)
 
     # -- stopping -------------------------------------------------------------------------------
 

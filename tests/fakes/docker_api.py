@@ -27,6 +27,7 @@ class Request:
     """One HTTP request, as far as it matters here.
 
     Attributes:
+        upgrade: the client asks to take the connection over.
         timeout: after how many seconds the client will give up; None if it will not.
     """
 
@@ -35,6 +36,7 @@ class Request:
     params: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     timeout: float | None = None
+    upgrade: bool = False
 
     @property
     def json(self) -> dict[str, Any]:
@@ -273,6 +275,8 @@ def _exec_start(machine: FakeMachine, request: Request, identity: str) -> Any:
         one = machine.find_live(command.container)
         command.exit_code, output = one.inside(command.command)
     frame = struct.pack(">BxxxL", 1, len(output)) + output if output else b""
+    if not request.upgrade:
+        return Reply(200, frame, {"Content-Type": "application/vnd.docker.raw-stream"})
     return Reply(101, headers={"Connection": "Upgrade", "Upgrade": "tcp"}, raw=frame)
 
 

@@ -53,6 +53,7 @@ class _Wire(requests.adapters.HTTPAdapter):
                 params=dict(parse_qsl(url.query)),
                 body=body.encode() if isinstance(body, str) else cast("bytes", body),
                 timeout=timeout if isinstance(timeout, int | float) else None,
+                upgrade="Upgrade" in request.headers,
             ),
         )
         raw = HTTPResponse(

@@ -63,7 +63,13 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             reply = serve(
                 self.server.machine,
-                Request(self.command, url.path, dict(parse_qsl(url.query)), body),
+                Request(
+                    self.command,
+                    url.path,
+                    dict(parse_qsl(url.query)),
+                    body,
+                    upgrade="Upgrade" in self.headers,
+                ),
             )
         except requests.RequestException:
             self.close_connection = True
