@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from ground.cards import simulated_uuids
 from ground.engine import Engine, Kind
 from ground.hub import Hub
 from ground.injector import Injector
+from ground.machine import GroundError
 
 from . import logs
 from .crowd import Person
@@ -132,7 +134,7 @@ def _make_noise(
     oracle: Oracle,
 ) -> None:
     """Users and trouble, for as long as planned; afterwards all is up and nothing is done."""
-    ended = threading.Event()
+    ended, begun = threading.Event(), time.monotonic()
     doing = Doing(oracle, ended)
     hands = Hands(engine, tiny, wire, doing, plan.users)
     outages = EngineOutages(engine, doing)
@@ -151,14 +153,14 @@ def _make_noise(
         lanes[f"hub {number}"] = ([trouble.kill, trouble.end], 4.0)
         line = LineFaults(injectors[number], str(number), doing)
         lanes[f"line {number}"] = ([line.fault, line.fault, line.cut, line.down], 1.0)
-    works = [
+    troubles = [
         Lane(
             name, deeds, str(plan.seed),
             gap_seconds=factor * plan.gap_seconds, ended=ended,
         ).run
         for name, (deeds, factor) in lanes.items()
     ]  # fmt: skip
-    works += [
+    people = [
         Person(
             hub, user, f"{plan.seed}/{number}",
             think_seconds=plan.think_seconds, ended=ended, count=oracle.count,
@@ -166,7 +168,12 @@ def _make_noise(
         for number, hub in enumerate(hubs)
         for user in plan.names
     ]  # fmt: skip
-    with Threads(works, ended):
-        ended.wait(plan.seconds)
+    with Threads(people, ended):
+        # Trouble has something to strike from the beginning.
+        while len(oracle.granted) < CARDS // 2 and not ended.wait(0.1):
+            if time.monotonic() > begun + START_SECONDS:
+                raise GroundError("nobody gets a server")
+        with Threads(troubles, ended):
+            ended.wait(plan.seconds)
     hands.unpause_all()
     hands.end_outsiders()
