@@ -203,8 +203,9 @@ class RealHub:
 
     async def poll(self, name: str, server: str = "") -> int | str | None:
         """One poll with its consequence: what has ended is cleared, as the hub does."""
-        status = await self.spawner(name, server).poll()
-        if status is not None and self.spawner(name, server).server:
+        spawner: Any = self.spawner(name, server)
+        status: int | str | None = await spawner.poll()
+        if status is not None and spawner.server:
             await self.user(name).stop(server)
         return status
 
