@@ -89,15 +89,19 @@ class PoolLeftovers(PoolEnds):
         """Of this server, from before this process, and not kept for a restart."""
         labels = row.labels
         # What is newer than this process is another hub's with our id: the cleaner's business.
-        if not row.mine(self.hub_id) or row.id not in self._earlier:
+        if not row.mine(self.hub_id) or not self.is_earlier(row):
             return False
         if (labels.get(names.LABEL_USER), labels.get(names.LABEL_SERVER)) != (user, server):
             return False
         return row.state != "exited" or not self._keep_ended
 
+    def is_earlier(self, row: Row) -> bool:
+        """True if a container was there before this process could have made it."""
+        return row.id in self._earlier
+
     @property
     def _earlier(self) -> frozenset[str]:
-        """Ids of the containers that were there before this process."""
+        """Ids in this process's first listing."""
         return self.engine.sightings.first or frozenset()
 
     # -- the cleaner ----------------------------------------------------------------------------

@@ -7,7 +7,6 @@ one engine may use the same names.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -23,6 +22,7 @@ from .inside_watch import Watched
 from .manifest import options_text, read_image
 from .options import Choice
 from .reaching import Reaching
+from .recall import api_token, recall
 
 #: A container that looks exited must still look so in a listing begun this much later: during
 #: ``docker restart`` a container is listed as exited for some 0.3 s.
@@ -115,30 +115,34 @@ class Standing(Reaching):
             row
             for row in listing.rows
             if row.mine(self.pool.hub_id) and row.state in LIVE_STATES and row.lease not in known
+            # A newer one would be of another hub that has a copy of our id.
+            if self.pool.is_earlier(row)
             if all(row.labels.get(key) == value for key, value in wanted.items())
         ]
         return rows[0] if len(rows) == 1 else None
 
     async def _adopt(self, row: Row) -> None:
         """Own a container found by its labels: lease, cards, options and API token."""
-        self.object_id, self.lease = row.id, row.lease
-        self.devices = tuple(d for d in row.labels.get(names.LABEL_DEVICES, "").split(",") if d)
-        self.profile_slug = row.labels.get(names.LABEL_PROFILE, "")
+        self.object_id = row.id
+        self._recall(row)
         self.pool.know(self.lease, self.owner)
-        try:
-            options = json.loads(row.labels.get(names.LABEL_OPTIONS, ""))
-        except ValueError:
-            options = None
-        if isinstance(options, dict) and not self.user_options:
-            self.last_options = options
-            self._store_options(options)
-        inspection = await self.pool.engine.inspect(row.id)
-        for entry in ((inspection or {}).get("Config") or {}).get("Env") or ():
-            if entry.startswith("JUPYTERHUB_API_TOKEN="):
-                self.api_token = entry.partition("=")[2]
+        token = api_token(await self.pool.engine.inspect(row.id))
+        if token:
+            self.api_token = token
         if row.names:
             self.object_name = row.names[0].lstrip("/")
         self.log.info("Adopted container %s of %s", row.id[:12], self._log_name)
+
+    def _recall(self, row: Row) -> None:
+        """Know again what the labels tell; options only where the database has none."""
+        found = recall(row)
+        self.lease, self.devices, self.profile_slug = found.lease, found.devices, found.profile
+        if found.options is None:
+            return
+        if not self.user_options:
+            self._store_options(found.options)
+        if self.last_options is None:
+            self.last_options = found.options
 
     async def get_object(self) -> Mapping[str, Any] | None:
         """Inspection of this server's container, None if there is none.
@@ -193,9 +197,11 @@ class Standing(Reaching):
             return None  # stopped or started meanwhile: this answer is about the past
         if row is None or row.state in ENDED_STATES:
             return 0
-        if not self.lease and row.ours:
+        if row.ours and not self.lease:
             await self._adopt(row)
             asked_about = self._incarnation
+        elif row.ours and not (self.last_options and self.user_options):
+            self._recall(row)
         if row.state in LIVE_STATES:
             if row.state == "running":
                 self._look_inside(row)
@@ -252,6 +258,14 @@ class Standing(Reaching):
         for row in await self._kept():
             await self.pool.engine.remove(row.id, force=False)
         self.object_id = self.object_name = ""
+
+    async def delete_forever(self) -> None:
+        """The user or this server was deleted: a container kept for its next start goes too."""
+        try:
+            for row in await self._kept():
+                await self.pool.remover.once(row.id, force=False)
+        except EngineUnknown as error:
+            self.log.warning("What %s keeps is not removed: %s", self._log_name, error)
 
     # -- remove = False -------------------------------------------------------------------------
 
