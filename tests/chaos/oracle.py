@@ -214,9 +214,13 @@ class Oracle:
             )
 
     def violate(self, kind: str, text: str, *cards: str) -> None:
-        """Keep a violation with what happened before on these cards and to all."""
+        """Keep a violation; where it is about cards, with what happened before to them and to all.
+
+        A name that is no card's has no story.
+        """
         with self._lock:
-            ring = {line for card in ("", *cards) for line in self._rings.get(card, ())}
+            own = [line for card in cards for line in self._rings.get(card, ())]
+            ring = {*own, *self._rings.get("", ())} if own else set()
             story = tuple(f"{at:.3f} {what}" for at, what in sorted(ring))
             self.violations.append(Violation(kind, text, story))
 

@@ -42,6 +42,8 @@ c.GPUSpawner.profile_list = [
 ]
 c.JupyterHub.tornado_settings = {{"slow_spawn_timeout": 2}}
 c.JupyterHub.load_roles[0]["scopes"].append("admin:server_state")
+import gpuspawner
+gpuspawner.configure(c)
 """
 
 
