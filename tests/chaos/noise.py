@@ -54,7 +54,7 @@ class Threads:
         ended: set at the end, and at a fault; each work heeds it.
     """
 
-    def __init__(self, works: Iterable[Callable[[], None]], ended: threading.Event) -> None:
+    def __init__(self, works: Iterable[Callable[[], object]], ended: threading.Event) -> None:
         self._ended = ended
         self._faults: list[BaseException] = []
         self._threads = [threading.Thread(target=self._guarded, args=(work,)) for work in works]
@@ -71,7 +71,7 @@ class Threads:
         if self._faults:
             raise self._faults[0]
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
