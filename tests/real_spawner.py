@@ -1,8 +1,8 @@
 """The real spawner under JupyterHub's own ``User``, in this process: no HTTP, no proxy, no wait.
 
 :class:`RealHub` does what the hub's handlers do around ``User.spawn`` and ``User.stop``, with a
-database in memory. On a real engine (or an injector before one) give ``url``; on a fake one,
-``client``, which makes its clients.
+database in memory or on disk. On a real engine (or an injector before one) give ``url``; on a fake
+one, ``client``, which makes its clients.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class RealHub:
         image: str = "img",
         hub_id: str = HUB,
         engine: Mapping[str, Any] | None = None,
+        database: str = "sqlite:///:memory:",
         **pool: Any,
     ) -> None:
         """Make it; from within a running event loop, close it there too.
@@ -69,6 +70,7 @@ class RealHub:
             image: of the servers.
             hub_id: its id.
             engine: arguments of the engine's edge, on a fake engine.
+            database: its URL; one on disk can be opened by the next process.
             pool: settings of ``c.GPUPool``.
         """
         id_file = folder / f"id-{hub_id[:8]}"
@@ -90,7 +92,7 @@ class RealHub:
                 "client_kwargs": {"base_url": url} if url else {},
             }
         )
-        self.session = orm.new_session_factory(url="sqlite:///:memory:")()
+        self.session = orm.new_session_factory(url=database)()
         for role in roles.get_default_roles():
             roles.create_role(self.session, role)
         self._hub = objects.Hub(ip="127.0.0.1", port=8081, base_url="/hub/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -15,33 +16,73 @@ import requests
 
 from .docker_api import Request, serve
 from .docker_machine import FakeMachine
+from .parts import STUCK_SECONDS
+
+
+class Served:
+    """A machine that is being served.
+
+    Attributes:
+        url: the engine's address, as ``DOCKER_HOST`` has it.
+    """
+
+    def __init__(self, machine: FakeMachine, path: Path) -> None:
+        self.url = f"unix://{path}"
+        self._path = path
+        self.server = _Server(str(path), _Handler)
+        self.server.machine = machine
+
+    def wait_idle(self) -> None:
+        """Wait until all that was sent by clients that have gone was carried out."""
+        with socket.socket(socket.AF_UNIX) as last:
+            # Connections are taken up in turn: with this one, all that were made before it.
+            last.connect(str(self._path))
+            last.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            while last.recv(4096):
+                pass
+        with self.server.changed:
+            assert self.server.changed.wait_for(lambda: not self.server.open, STUCK_SECONDS)
 
 
 @contextmanager
-def served(machine: FakeMachine, path: Path) -> Iterator[str]:
+def served(machine: FakeMachine, path: Path) -> Iterator[Served]:
     """Serve a machine; a fault without an answer cuts the connection.
 
     Args:
         path: of the socket; short, since unix sockets allow some 100 characters.
-
-    Yields:
-        The engine's address, as ``DOCKER_HOST`` has it.
     """
-    server = _Server(str(path), _Handler)
-    server.machine = machine
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    path.unlink(missing_ok=True)
+    one = Served(machine, path)
+    thread = threading.Thread(target=one.server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield f"unix://{path}"
+        yield one
     finally:
-        server.shutdown()
-        server.server_close()
+        one.server.shutdown()
+        one.server.server_close()
         thread.join()
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
-    machine: FakeMachine
+    request_queue_size = 64
+
+    def __init__(self, path: str, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(path, handler)
+        self.machine: FakeMachine
+        self.open = 0
+        self.changed = threading.Condition()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self.changed:
+            self.open += 1
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        with self.changed:
+            self.open -= 1
+            self.changed.notify_all()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that are killed leave broken connections behind: no news here."""

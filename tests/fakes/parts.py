@@ -11,7 +11,7 @@ from typing import Any
 LIVE = ("running", "paused", "restarting")
 CDI_PREFIX = "nvidia.com/gpu="
 #: Longest that a test may wait for a gate: a fault in the test, never a measure.
-STUCK_SECONDS = 30.0
+STUCK_SECONDS = 120.0
 
 #: What a command inside a container answers: its exit code and what it writes.
 Answer = tuple[int, bytes]
