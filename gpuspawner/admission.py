@@ -15,13 +15,14 @@ from docker.errors import APIError
 from traitlets import TraitError
 
 from . import faults, messages, names, replies
-from .engine import NO_ANSWER
+from .connection import NO_ANSWER
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
 from .options import UNLISTED_SUFFIX, Choice, parse_options
 from .pool import NoRoom, OverQuota
 from .pulls import PullError
 from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
 from .spawner_base import SpawnerBase
+from .waiting import within
 
 #: How long a start waits for the end of the server that it follows.
 SETTLE_SECONDS = 10.0
@@ -179,7 +180,7 @@ class Admission(SpawnerBase):
         image = str(self.image)
         self.tell(10, "Checking the image")
         try:
-            await asyncio.wait_for(self.pull_image(image), self.pull_timeout)
+            await within(self.pull_image(image), self.pull_timeout)
         except asyncio.TimeoutError:
             raise self.refuse(
                 GPURefusal(

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from docker.errors import DockerException
 
-from .engine import NO_ANSWER, Engine
+from .connection import NO_ANSWER, NoAnswer
+from .engine import Engine
 
 T = TypeVar("T")
 
@@ -59,16 +60,23 @@ class Ticket:
         """``POST /containers/create``; the id is kept here even if nobody waits any more."""
 
         def work() -> dict[str, Any]:
-            answer: dict[str, Any] = self._engine.client.create_container(**kwargs)
+            client = self._engine.connection.client()
+            answer: dict[str, Any] = client.create_container(**kwargs)
+            if not isinstance(answer.get("Id"), str):
+                raise NoAnswer("a create was answered without an id")
             with self._lock:
-                self.container_id = str(answer["Id"])
+                self.container_id = answer["Id"]
             return answer
 
         return await self.call(work)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread under this ticket."""
-        return await self._engine.run(self._run, work)
+        return await self._engine.run(self._run, work, kind="start")
+
+    async def start(self) -> None:
+        """``POST /containers/<id>/start``."""
+        await self.call(lambda: self._engine.connection.client().start(self.container_id))
 
     def _run(self, work: Callable[[], T]) -> T:
         with self._lock:
@@ -101,7 +109,7 @@ class Ticket:
             self._abandoned = True
             self._force = force
         if self._is_last():
-            self._engine.submit(self._end)
+            self._engine.submit(self._end, kind="end")
 
     def _is_last(self) -> bool:
         """True, once, when the ticket is abandoned and no call is under way."""

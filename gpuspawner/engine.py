@@ -1,7 +1,6 @@
-"""The container engine, asked from threads of our own.
+"""The container engine, asked from threads of our own (see :mod:`gpuspawner.connection`).
 
-DockerSpawner's one thread makes a pull block every stop; this edge has several, and a connection
-for each. It answers two questions (what is listed, with the inspections that claims need; what the
+It answers two questions (what is listed, with the inspections that claims need; what the
 engine is) and carries out three orders (see :mod:`gpuspawner.calls` for create and start, which
 must be followed to their end even if nobody waits for them any more).
 
@@ -11,28 +10,27 @@ Only an HTTP answer counts as one: a cancelled, timed-out or reset call proves n
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-import docker
-import requests
 from docker.errors import APIError
 
 from .answers import EngineInfo, read_date, read_info, read_row, read_time
 from .asks import Asks, EngineFacts, parse_asks
 from .claims import Detail, Listing, Row, Survey, needs_detail
+from .connection import NO_ANSWER, Connection, Kind, NoAnswer
 from .errors import EngineUnknown
 from .pulls import Pulls
 from .sightings import Sightings
+from .waiting import within
 
 T = TypeVar("T")
 
-#: What docker-py raises when no HTTP answer came.
-NO_ANSWER = (requests.exceptions.RequestException, docker.errors.DockerException, OSError)
+#: What reading an answer raises that is none of an engine's.
+_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 
 Removal = Literal["gone", "removing", "runs"]
 
@@ -43,7 +41,7 @@ class Engine:
     Args:
         make_client: builds a ``docker.APIClient``; called once, in a thread, since it may ask the
             engine for its version.
-        threads: how many orders may be under way at once, and as many questions.
+        threads: how many calls of each kind may be under way at once.
         observers: image repositories whose containers only monitor.
         inspect_timeout_seconds: an inspection that takes longer tells that the container is
             starting; the row then counts as unknown.
@@ -64,13 +62,8 @@ class Engine:
         info_max_age_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._make_client = make_client
-        self._client: Any = None
-        self._client_lock = threading.Lock()
-        self.executor = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-engine")
-        # Questions have threads of their own: slow creates and pulls must not hold up a refusal.
-        self._asking = ThreadPoolExecutor(threads, thread_name_prefix="gpuspawner-ask")
-        self.pulls = Pulls(lambda: self.client)
+        self.connection = Connection(make_client, threads=threads)
+        self.pulls = Pulls(self.connection.client)
         self.observers = tuple(observers)
         self.own_ids = tuple(own_ids)
         self._inspect_timeout_seconds = inspect_timeout_seconds
@@ -89,21 +82,33 @@ class Engine:
 
     @property
     def client(self) -> Any:
-        """The shared ``docker.APIClient``; the first use may block, so do it in a thread."""
-        with self._client_lock:
-            if self._client is None:
-                self._client = self._make_client()
-            return self._client
+        """The ``docker.APIClient`` that was made last, for what asks the engine nothing.
 
-    def submit(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
-        return self.executor.submit(function, *args, **kwargs)
+        Never blocks, so it is for the event loop; calls go through :meth:`call`.
 
-    async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run in a thread. Cancelling the wait does not end the call."""
-        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+        Raises:
+            EngineUnknown: there was no connection to the engine yet.
+        """
+        client = self.connection.at_hand
+        if client is None:
+            raise _unreachable(NoAnswer("there was no connection yet"))
+        return client
 
-    async def _ask(self, function: Callable[..., T], *args: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._asking, function, *args)
+    def submit(
+        self, function: Callable[..., T], *args: Any, kind: Kind = "inside", **kwargs: Any
+    ) -> Future[T]:
+        """Run in a thread of that kind."""
+        return self.connection.submit(kind, function, *args, **kwargs)
+
+    async def run(
+        self, function: Callable[..., T], *args: Any, kind: Kind = "inside", **kwargs: Any
+    ) -> T:
+        """:meth:`submit`, and wait. Cancelling the wait does not end the call."""
+        return await self.connection.run(kind, function, *args, **kwargs)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> asyncio.Future[Any]:
+        """One method of the client, in a thread of its kind, sent whether anybody waits or not."""
+        return asyncio.wrap_future(self.connection.call(method, *args, **kwargs))
 
     async def connect(self) -> None:
         """Make the client, off the event loop.
@@ -111,11 +116,23 @@ class Engine:
         Raises:
             EngineUnknown: the engine can't be reached.
         """
-        if self._client is None:
-            try:
-                await self.run(lambda: self.client)
-            except NO_ANSWER as error:
-                raise _unreachable(error) from error
+        if self.connection.at_hand is None:
+            await self._ask(self.connection.client)
+
+    async def _ask(self, function: Callable[..., T], *args: Any) -> T:
+        """The answer to a question, in bounded time.
+
+        Raises:
+            EngineUnknown: none came, or none that can be read.
+        """
+        asked = self.connection.run("ask", function, *args)
+        try:
+            # More than the question's own limit: there may be others before it.
+            return await within(asked, 2 * self._list_timeout_seconds)
+        except asyncio.TimeoutError as error:
+            raise _unreachable(NoAnswer("it is silent")) from error
+        except (*NO_ANSWER, *_UNREADABLE) as error:
+            raise _unreachable(error) from error
 
     async def info(self) -> EngineInfo:
         """What the engine is; kept for ``info_max_age_seconds``.
@@ -125,12 +142,12 @@ class Engine:
         """
         now = asyncio.get_running_loop().time()
         if self._info is None or now - self._info_at > self._info_max_age_seconds:
-            try:
-                answer = await self._ask(self._get_json, "/info", self._list_timeout_seconds)
-            except NO_ANSWER as error:
-                raise _unreachable(error) from error
-            self._info, self._info_at = read_info(answer), now
+            self._info = await self._ask(self._read_info)
+            self._info_at = now
         return self._info
+
+    def _read_info(self) -> EngineInfo:
+        return read_info(self._get_json("/info", self._list_timeout_seconds))
 
     # -- what is listed -------------------------------------------------------------------------
 
@@ -179,11 +196,7 @@ class Engine:
             EngineUnknown: no usable answer.
         """
         begun = self._clock()
-        try:
-            rows, at = await self._ask(self._list)
-        except (*NO_ANSWER, KeyError, TypeError, ValueError) as error:
-            # The latter three: an answer, but not a container list. Unknown is busy.
-            raise _unreachable(error) from error
+        rows, at = await self._ask(self._list)
         return self.sightings.listing(rows, at, begun=begun, now=self._clock())
 
     def _list(self) -> tuple[tuple[Row, ...], float]:
@@ -204,28 +217,17 @@ class Engine:
         Raises:
             docker.errors.APIError: the engine answered with an error.
         """
-        client = self.client
+        client = self.connection.client()
         return self._checked(client, client._get(client._url(path), **kwargs))
 
     def post(self, path: str, body: Mapping[str, Any], **kwargs: Any) -> Any:
         """POST, as :meth:`get`."""
-        client = self.client
+        client = self.connection.client()
         return self._checked(client, client._post_json(client._url(path), data=body, **kwargs))
 
     def _checked(self, client: Any, response: Any) -> Any:
-        try:
-            client._raise_for_status(response)
-        except APIError as error:
-            if error.status_code == 400 and "client version" in str(error.explanation):
-                # The engine was upgraded: the next call agrees on a version anew.
-                self._forget(client)
-            raise
+        client._raise_for_status(response)
         return response
-
-    def _forget(self, client: Any) -> None:
-        with self._client_lock:
-            if self._client is client:
-                self._client = None
 
     async def inspect(self, container_id: str) -> Mapping[str, Any] | None:
         """Inspect by id; None where the engine answers 404.
@@ -233,16 +235,17 @@ class Engine:
         Raises:
             EngineUnknown: no usable answer.
         """
+        return await self._ask(self._inspect, container_id)
+
+    def _inspect(self, container_id: str) -> Mapping[str, Any] | None:
         try:
-            answer: Mapping[str, Any] = await self._ask(
-                self._get_json, f"/containers/{container_id}/json", self._list_timeout_seconds
-            )
+            answer = self._get_json(f"/containers/{container_id}/json", self._list_timeout_seconds)
         except APIError as error:
             if error.status_code == 404:
                 return None
-            raise _unreachable(error) from error
-        except NO_ANSWER as error:
-            raise _unreachable(error) from error
+            raise
+        if not isinstance(answer, Mapping):
+            raise NoAnswer(f"{answer!r:.40} instead of an inspection")
         return answer
 
     async def _details(
@@ -261,7 +264,10 @@ class Engine:
             else:
                 details[row.id] = known
         unknown = []
-        answers = await asyncio.gather(*(self._ask(self._inspect_detail, r, facts) for r in ask))
+        run = self.connection.run
+        answers = await asyncio.gather(
+            *(run("inspect", self._inspect_detail, row, facts) for row in ask)
+        )
         for row, detail in zip(ask, answers, strict=True):
             if detail is None:
                 unknown.append(row)
@@ -292,7 +298,7 @@ class Engine:
             asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)
             state = answer.get("State") or {}
             finished_at = read_time(state.get("FinishedAt"))
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except _UNREADABLE:
             return None  # an answer, but not an inspection as engines give it: unknown is busy
         if state.get("Running") and row.state in ("created", "exited"):
             return None  # it has started since it was listed
@@ -311,7 +317,7 @@ class Engine:
             requests.RequestException: no answer.
         """
         try:
-            self.client.remove_container(container_id, v=True, force=force)
+            self.connection.client().remove_container(container_id, v=True, force=force)
         except APIError as error:
             if error.status_code == 404:
                 return "gone"
@@ -324,12 +330,11 @@ class Engine:
 
     async def remove(self, container_id: str, *, force: bool) -> Removal:
         """:meth:`remove_now` in a thread."""
-        return await self.run(self.remove_now, container_id, force=force)
+        return await self.run(self.remove_now, container_id, kind="end", force=force)
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = False) -> None:
         """Let the threads end; calls under way are still finished."""
-        self.executor.shutdown(wait=False)
-        self._asking.shutdown(wait=False)
+        self.connection.close(wait=wait)
 
 
 def _unreachable(error: BaseException) -> EngineUnknown:

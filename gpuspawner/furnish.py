@@ -40,19 +40,19 @@ class Home:
     fresh: bool
 
 
-def find_home(client: Any, kwargs: Mapping[str, Any], identity: Identity) -> Home:
+def find_home(engine: Engine, kwargs: Mapping[str, Any], identity: Identity) -> Home:
     """Which mount the home will be on, and whether create will make it. Blocks: run in a thread."""
     mount = home_mount(kwargs, identity.home)
     fresh = False
     if mount is not None and mount.kind == "volume":
         # A volume without a name is always made anew.
-        fresh = not mount.source or not _exists(client, mount.source)
+        fresh = not mount.source or not _exists(engine, mount.source)
     return Home(mount, fresh)
 
 
-def _exists(client: Any, volume: str) -> bool:
+def _exists(engine: Engine, volume: str) -> bool:
     try:
-        client.inspect_volume(volume)
+        engine.connection.client().inspect_volume(volume)
     except APIError as error:
         if error.status_code == 404:
             return False
@@ -75,9 +75,10 @@ async def furnish(
         ContainmentError: the home belongs to another user.
         docker.errors.APIError: the engine refused.
     """
-    container_id, client = ticket.container_id, engine.client
+    container_id = ticket.container_id
 
     def work() -> None:
+        client = engine.connection.client()
         place = (image_id, identity.home)
         if home.mount is None and place in _in_images:
             owner = _in_images[place]

@@ -16,7 +16,8 @@ from typing import Final
 
 from docker.errors import APIError
 
-from .engine import NO_ANSWER, Engine
+from .connection import NO_ANSWER
+from .engine import Engine
 from .sight import SCRIPT, Seen, read_look
 
 #: Cards without persistence mode take seconds to open.

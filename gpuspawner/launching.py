@@ -17,9 +17,8 @@ from docker.errors import APIError, InvalidArgument
 from . import memory, messages, names, requirement
 from .admission import Admission
 from .attempts import Attempt
-from .calls import Ticket
+from .connection import NO_ANSWER
 from .containment import ContainmentError, Policy
-from .engine import NO_ANSWER
 from .errors import GPUSpawnerError
 from .furnish import HomeRefused, find_home, furnish
 from .identity_sources import identity_of
@@ -31,6 +30,7 @@ from .refusal import GPURefusal
 from .sight import read_asked
 from .spawner_base import Flight
 from .states import State
+from .waiting import Wish, within
 
 #: After this many yields to rivals the server is refused.
 MAX_YIELDS = 3
@@ -52,16 +52,21 @@ class Launching(Admission):
         Raises:
             GPURefusal: not now, in words for the user.
         """
-        self._launching = True
+        wish = self._wish = Wish(self._spawn_future)
         try:
             choice = self.choice or await self.admit()
-            return await asyncio.wait_for(self._start(choice), self._own_timeout_seconds)
+            address = await within(self._start(choice, wish), self._own_timeout_seconds)
+            wish.check()
+            return address
         except asyncio.TimeoutError:
             raise self.refuse(self._too_slow()) from None
         except asyncio.CancelledError:
-            # Without this an open progress page says "ready" of a server that was cancelled.
-            self.server = None
-            self.user.db.commit()
+            if self._wish is wish:
+                # The cancel may have met a server that was just ready.
+                self.let_go(stop=True)
+                # Without this an open progress page says "ready" of a server that was cancelled.
+                self.server = None
+                self.user.db.commit()
             raise
         except HomeRefused as error:
             raise self.refuse(_settings_refused(error, messages.home_refused())) from None
@@ -72,7 +77,8 @@ class Launching(Admission):
         except NO_ANSWER as error:
             raise self.refuse(self.refusal_for_answer(error)) from None
         finally:
-            self._launching = False
+            if self._wish is wish:
+                self._wish = None
 
     @property
     def _own_timeout_seconds(self) -> float:
@@ -92,8 +98,8 @@ class Launching(Admission):
             ),
         )
 
-    async def _start(self, choice: Choice) -> tuple[str, int]:
-        resumed = await self.resume(choice)
+    async def _start(self, choice: Choice, wish: Wish) -> tuple[str, int]:
+        resumed = await self.resume(choice, wish)
         if resumed is not None:
             return resumed
         request = choice.profile.request
@@ -104,11 +110,15 @@ class Launching(Admission):
                 request, user=self.user.name, server=self.name, limit=self.gpu_limit
             )
             ticket = self.pool.ticket(attempt)
-            self._flight = Flight(attempt, ticket, choice, identity)
+            flight = self._flight = Flight(attempt, ticket, choice, identity)
             try:
-                address = await self._launch(self._flight)
+                wish.check()
+                address = await self._launch(flight)
+                wish.check()
             except BaseException:
-                self._drop(attempt, ticket, force=True)
+                self._drop(flight, force=True)
+                # Given up meanwhile, it ends as a cancelled start does, whatever it stumbled over.
+                wish.check()
                 raise
             if address is not None:
                 self._flight = None
@@ -116,17 +126,22 @@ class Launching(Admission):
                 self.lease, self.devices = attempt.lease, attempt.devices
                 self.profile_slug = choice.profile.slug
                 return address
-            self._drop(attempt, ticket, force=attempt.state is State.STARTING)
+            self._drop(flight, force=attempt.state is State.STARTING)
             await self.pool.ended(attempt, YIELD_SECONDS)
         raise self._outrun(choice)
 
-    def _drop(self, attempt: Attempt, ticket: Ticket, *, force: bool) -> None:
-        self.pool.give_up(attempt, ticket, force=force)
-        self._flight = None
-        self.object_id = ""
+    def _drop(self, flight: Flight, *, force: bool) -> None:
+        self.pool.give_up(flight.attempt, flight.ticket, force=force)
+        if self._flight is flight:
+            self._flight = None
+            self.object_id = ""
 
-    async def resume(self, choice: Choice) -> tuple[str, int] | None:
+    async def resume(self, choice: Choice, wish: Wish) -> tuple[str, int] | None:
         """Start a container kept by ``remove = False`` again; see ``Standing``."""
+        raise NotImplementedError
+
+    def let_go(self, *, stop: bool = False) -> None:
+        """Own nothing any more; see ``Standing``."""
         raise NotImplementedError
 
     def _outrun(self, choice: Choice) -> GPURefusal:
@@ -146,7 +161,7 @@ class Launching(Admission):
             The server's address; None if the container had to yield.
         """
         attempt, ticket, pool = flight.attempt, flight.ticket, self.pool
-        inspection = await pool.engine.run(self.client.inspect_image, self.image)
+        inspection = await pool.engine.call("inspect_image", self.image)
         flight.image = read_image(inspection)
         if attempt.devices:
             self._check_driver(flight.image)
@@ -168,7 +183,7 @@ class Launching(Admission):
             return None
         pool.attempts.move(attempt, State.STARTING)
         self.tell(80, "Starting your server")
-        await ticket.call(lambda: self.client.start(self.object_id))
+        await ticket.start()
         # Beside the rest of the start, and done before the user is told that it is ready.
         proof = asyncio.ensure_future(
             pool.proof.seen(self.object_id, attempt.devices, flight.asked)
@@ -250,7 +265,8 @@ class Launching(Admission):
         final = manifest.kwargs
         flight.asked = read_asked(final["host_config"])
         flight.with_hook = manifest.with_hook
-        flight.home = await self.pool.engine.run(find_home, self.client, final, flight.identity)
+        engine = self.pool.engine
+        flight.home = await engine.run(find_home, engine, final, flight.identity, kind="inspect")
         delay = 0.1
         while True:
             try:

@@ -19,6 +19,7 @@ from .errors import EngineUnknown
 from .pool_traits import PoolTraits
 from .removal import Remover
 from .states import State
+from .waiting import happens
 
 #: How often the list is searched for the container of a create that had no answer.
 FOLLOW_SECONDS = 1.0
@@ -94,11 +95,7 @@ class PoolEnds(PoolTraits):
         event = self._ends.get(attempt.lease)
         if event is None:
             return True
-        try:
-            await asyncio.wait_for(event.wait(), timeout_seconds)
-        except asyncio.TimeoutError:
-            return False
-        return True
+        return await happens(event, timeout_seconds)
 
     def _step(self, attempt: Attempt, state: State) -> None:
         self.attempts.move(attempt, state)

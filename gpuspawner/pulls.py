@@ -12,6 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from docker.errors import StreamParseError
+
+from .connection import NoAnswer
+
 
 class PullError(Exception):
     """The engine began to pull an image and failed; the text is the engine's."""
@@ -62,10 +66,13 @@ class Pulls:
             pull.set_result(None)
 
     def _pull(self, repository: str, tag: str) -> None:
-        # What fails after the first byte is told inside the stream of a 200.
-        for event in self._client().pull(repository, tag, stream=True, decode=True):
-            if "error" in event:
-                raise PullError(str(event["error"]))
+        try:
+            # What fails after the first byte is told inside the stream of a 200.
+            for event in self._client().pull(repository, tag, stream=True, decode=True):
+                if "error" in event:
+                    raise PullError(str(event["error"]))
+        except (StreamParseError, TypeError) as error:
+            raise NoAnswer(f"a pull's progress can't be read: {error}") from error
 
     def _forget(self, key: tuple[str, str]) -> None:
         with self._lock:

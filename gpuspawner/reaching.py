@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .claims import Row
-from .engine import NO_ANSWER
+from .connection import NO_ANSWER
 from .errors import ConfigError, GPUSpawnerError, NoAddress
 from .launching import Launching
 

@@ -6,7 +6,8 @@ import asyncio
 from logging import Logger
 
 from .claims import ENDED_STATES
-from .engine import NO_ANSWER, Engine
+from .connection import NO_ANSWER
+from .engine import Engine
 from .errors import EngineUnknown
 
 #: A removal that has not succeeded for this long is told to the admin.
@@ -25,19 +26,23 @@ class Remover:
 
     async def until_gone(self, container_id: str) -> None:
         """Remove, however long that takes; a removal that hangs is told to the admin once."""
-        loop = asyncio.get_running_loop()
-        begun, delay, told = loop.time(), RETRY_SECONDS, False
-        while not await self.once(container_id):
-            if loop.time() - begun > STUCK_SECONDS and not told:
-                told = True
-                self._log.error(
-                    "Container %s can't be removed for %d s now; it keeps its GPU until it is "
-                    "gone. If a process in it can't be killed, the host may need a restart.",
-                    container_id[:12],
-                    STUCK_SECONDS,
-                )
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+        # By a timer, since a single call may hang for longer.
+        telling = asyncio.get_running_loop().call_later(STUCK_SECONDS, self._tell, container_id)
+        delay = RETRY_SECONDS
+        try:
+            while not await self.once(container_id):
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+        finally:
+            telling.cancel()
+
+    def _tell(self, container_id: str) -> None:
+        self._log.error(
+            "Container %s can't be removed for %d s now; it keeps its GPU until it is gone. If a "
+            "process in it can't be killed, the host may need a restart.",
+            container_id[:12],
+            STUCK_SECONDS,
+        )
 
     async def once(self, container_id: str, *, force: bool = True) -> bool:
         """Try once; True if the container is gone for good.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,6 +20,7 @@ from .profiles import DEFAULT_PROFILES, ProfileList, parse_profile_list
 from .refusal import GPURefusal, shield_failure_count
 from .sight import Asked
 from .spawner_traits import SpawnerTraits
+from .waiting import Wish, happens
 from .wiring import pool_of
 
 
@@ -61,7 +61,7 @@ class SpawnerBase(SpawnerTraits):
     last_options: dict[str, str] | None = None
     watched: Watched | None = None
     _flight: Flight | None = None
-    _launching = False
+    _wish: Wish | None = None
     _begun = False  # a spawn began in this process: there is nothing of an earlier one to adopt
 
     # -- the pool and its threads ---------------------------------------------------------------
@@ -72,13 +72,17 @@ class SpawnerBase(SpawnerTraits):
         return pool_of(self)
 
     @property
-    def executor(self) -> ThreadPoolExecutor:
-        # DockerSpawner's own has one thread for all servers.
-        return self.pool.engine.executor
-
-    @property
     def client(self) -> Any:
         return self.pool.engine.client
+
+    def docker(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the engine in a thread of ours; DockerSpawner has one for all servers."""
+        return self.pool.engine.call(method, *args, **kwargs)
+
+    @property
+    def _launching(self) -> bool:
+        """A start is under way that the hub has not given up."""
+        return self._wish is not None
 
     # -- profiles -------------------------------------------------------------------------------
 
@@ -133,7 +137,4 @@ class SpawnerBase(SpawnerTraits):
             for event in self._events[seen:]:
                 yield event
             seen = len(self._events)
-            try:
-                await asyncio.wait_for(added.wait(), 1.0)
-            except asyncio.TimeoutError:
-                continue
+            await happens(added, 1.0)

@@ -16,13 +16,14 @@ from docker.errors import APIError
 from . import names
 from .admission import SETTLE_SECONDS
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
-from .engine import NO_ANSWER
+from .connection import NO_ANSWER
 from .errors import EngineUnknown
 from .inside_watch import Watched
 from .manifest import options_text, read_image
 from .options import Choice
 from .reaching import Reaching
 from .recall import api_token, recall
+from .waiting import Wish
 
 #: A container that looks exited must still look so in a listing begun this much later: during
 #: ``docker restart`` a container is listed as exited for some 0.3 s.
@@ -68,18 +69,31 @@ class Standing(Reaching):
     def clear_state(self) -> None:
         """The one place that every end of a server passes: nothing stays held behind it."""
         super().clear_state()
+        if self._wish is not None:
+            self._wish.withdraw()
+            self._wish = None
+        self.let_go()
+        self._begun, self._ended = True, None
+
+    def let_go(self, *, stop: bool = False) -> None:
+        """Own nothing any more: what was under way is given up, what was held is released.
+
+        Args:
+            stop: also stop a container that is kept for the next start.
+        """
         if self._flight is not None:
             self.pool.give_up(self._flight.attempt, self._flight.ticket)
             self._flight = None
         if self.lease and self.object_id:
             if self._keeps_container:
                 self.pool.forget(self.lease)
+                if stop:
+                    self._stop_unowned(self.object_id)
             else:
                 self.pool.release(self.lease, self.object_id)
         elif self.lease:
             self.pool.forget(self.lease)
         self._had_gpu = bool(self.devices)
-        self._begun, self._ended = True, None
         self.lease, self.devices, self.profile_slug = "", (), ""
         self.watched = None
         self.object_id = ""
@@ -269,7 +283,7 @@ class Standing(Reaching):
 
     # -- remove = False -------------------------------------------------------------------------
 
-    async def resume(self, choice: Choice) -> tuple[str, int] | None:
+    async def resume(self, choice: Choice, wish: Wish) -> tuple[str, int] | None:
         """Start this server's kept container again, if it is the one that was asked for.
 
         Only without a GPU: a container that holds a card is started once in its life.
@@ -279,7 +293,7 @@ class Standing(Reaching):
         kept = await self._kept()
         if not kept:
             return None
-        image = read_image(await self.pool.engine.run(self.client.inspect_image, self.image))
+        image = read_image(await self.pool.engine.call("inspect_image", self.image))
         again = kept[0]
         labels = again.labels
         same = (
@@ -294,12 +308,13 @@ class Standing(Reaching):
                 await self.pool.engine.remove(row.id, force=False)
             return None
         await self._adopt(again)
-        starting = self.pool.engine.submit(self.client.start, again.id)
+        starting = self.pool.engine.connection.call("start", again.id)
         try:
             await asyncio.wrap_future(starting)
             if self.post_start_cmd:
                 await self.post_start_exec()
             address: tuple[str, int] = await self.get_ip_and_port()
+            wish.check()
         except BaseException:
             # It must not run on without an owner; its files are the user's, so it is not removed.
             starting.add_done_callback(lambda _: self._stop_unowned(again.id))
@@ -310,7 +325,7 @@ class Standing(Reaching):
     def _stop_unowned(self, container_id: str) -> None:
         """Stop a container that nobody waits for; called in whatever thread ended its start."""
         try:
-            self.pool.engine.submit(self.client.stop, container_id)
+            self.pool.engine.connection.call("stop", container_id)
         except RuntimeError:
             # The hub ends and takes no more work: this is one of its last threads.
             self.client.stop(container_id)

@@ -16,6 +16,7 @@ from fakes.rows import cards
 from gpu_hub import containers, gpu_hub
 from gpuspawner.asks import EngineFacts, parse_asks
 from gpuspawner.attempts import Attempt
+from gpuspawner.connection import EngineClient
 from gpuspawner.containment import ContainmentError, Policy, contain, grant
 from gpuspawner.engine import Engine as OurEngine
 from gpuspawner.errors import EngineUnknown
@@ -185,23 +186,18 @@ def test_another_makers_request_is_not_nvidias() -> None:
 # -- an engine that is upgraded under a running hub ---------------------------------------------
 
 
-class Upgraded:
-    """An ``APIClient`` of an older version of the API, as an upgraded engine answers it."""
+class Upgraded(EngineClient):
+    """A client of an older version of the API, as an upgraded engine answers it."""
 
     def __init__(self, text: str) -> None:
+        super().__init__(base_url="http://fake:1", version="1.41")
         self._text = text
-
-    def _url(self, path: str) -> str:
-        return path
 
     def _get(self, _path: str, **_kwargs: Any) -> requests.Response:
         answer = requests.Response()
         answer.url = "http+docker://localhost"
         answer.status_code, answer._content = 400, json.dumps({"message": self._text}).encode()
         return answer
-
-    def _raise_for_status(self, response: requests.Response) -> None:
-        APIClient._raise_for_status(self, response)
 
 
 @pytest.mark.parametrize(

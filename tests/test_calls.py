@@ -44,8 +44,7 @@ async def edge(machine: FakeMachine) -> AsyncIterator[Engine]:
     client = FakeClient(machine)
     made = Engine(lambda: client)
     yield made
-    made.close()
-    made.executor.shutdown(wait=True)
+    made.close(wait=True)
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ async def test_abandoned_inside_a_call_ends_in_that_calls_thread(
     await creating
     await ends.wait()
     assert ends.endings == [Ending.GONE]
-    assert ends.threads[0].name.startswith("gpuspawner-engine")
+    assert ends.threads[0].name.startswith("gpuspawner-start")
     assert not machine.containers
 
 

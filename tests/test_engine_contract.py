@@ -62,8 +62,7 @@ class Contract:
     async def edge(self, side: Side) -> AsyncIterator[Engine]:
         edge = Engine(lambda: side.client)
         yield edge
-        edge.close()
-        edge.executor.shutdown(wait=True)
+        edge.close(wait=True)
 
     async def row(self, edge: Engine, container: str) -> Row:
         row = (await edge.listing()).by_id(container)

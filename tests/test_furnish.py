@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ class Ticket:
 class Engine:
     def __init__(self) -> None:
         self.client = Client()
+        self.connection = SimpleNamespace(client=lambda: self.client)
 
 
 @pytest.fixture

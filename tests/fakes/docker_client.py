@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
-import docker
 import requests
 from urllib3 import HTTPResponse
+
+from gpuspawner.connection import EngineClient
 
 from .docker_api import API_VERSION, Reply, Request, serve
 from .docker_machine import FakeMachine
 
 
-class FakeClient(docker.APIClient):  # type: ignore[misc]
+class FakeClient(EngineClient):
     """A client of a FakeMachine; everything but the wire is docker-py's."""
 
     def __init__(self, machine: FakeMachine) -> None:

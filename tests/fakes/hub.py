@@ -112,7 +112,7 @@ class FakeHub:
         if not await self.pool.look(attempt, container_id):
             return None
         self.pool.attempts.move(attempt, State.STARTING)
-        await ticket.call(lambda: self.client.start(container_id))
+        await ticket.start()
         if not await self.pool.look_again(attempt, container_id):
             return None
         return container_id
@@ -146,8 +146,7 @@ class FakeHub:
 
     def close(self) -> None:
         """As at the end of the process: calls under way are finished, threads end."""
-        self.engine.close()
-        self.engine.executor.shutdown(wait=True)
+        self.engine.close(wait=True)
 
 
 async def until(condition: Callable[[], object]) -> None:

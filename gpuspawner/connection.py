@@ -1,0 +1,229 @@
+"""The connection to the container engine: its client, its threads, and what counts as an answer.
+
+A client is made in a thread, never on the event loop, since that asks the engine for its version.
+Each kind of call has threads of its own, so that no kind holds up another: a stop must not wait for
+creates that the engine sits on, nor a refusal for commands that run inside containers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal, TypeVar, get_args
+
+import docker
+import requests
+import urllib3
+from docker.errors import DockerException
+
+T = TypeVar("T")
+
+#: What docker-py raises when the engine gave no answer. An ``APIError`` is one of these and is the
+#: engine's answer all the same.
+NO_ANSWER = (
+    requests.exceptions.RequestException,
+    urllib3.exceptions.HTTPError,
+    DockerException,
+    OSError,
+)
+
+#: ``ask``: what is listed, what the engine is; ``inspect``: one container, image or volume;
+#: ``start``: create and start; ``end``: stop and remove; ``inside``: commands in containers.
+Kind = Literal["ask", "inspect", "start", "end", "inside"]
+
+#: Ends of servers are many at once (a class is over), and one that hangs must hold up no other.
+_END_THREADS = 4
+#: How long an order may take before it counts as unanswered. A create copies whole images into new
+#: volumes, so this is no measure of health; but a connection may be dead without a sign.
+ORDER_SECONDS = 300.0
+#: How long the engine may take to tell its version.
+VERSION_SECONDS = 10.0
+
+_ORDERS = re.compile(r"/containers/(create$|[^/?]+/(start|stop|kill)$|[^/?]+$)")
+_OBJECTS = re.compile(
+    r"/(containers/create|containers/[^/]+/json|containers/[^/]+/exec|images/.+/json|volumes/.+|"
+    r"info|version)$"
+)
+_KINDS: tuple[tuple[str, Kind], ...] = (
+    ("create_container", "start"),
+    ("start", "start"),
+    ("stop", "end"),
+    ("kill", "end"),
+    ("remove_container", "end"),
+    ("inspect_", "inspect"),
+    ("port", "inspect"),
+)
+
+
+class NoAnswer(requests.exceptions.RequestException):
+    """Something came that is not what an engine answers: a page, half a text. It proves nothing."""
+
+
+class EngineClient(docker.APIClient):
+    """docker-py's client, which stumbles over answers that are no engine's.
+
+    Attributes:
+        outdated: the engine speaks another version of its API by now.
+    """
+
+    outdated = False
+    timeout: Any  # of one question, in seconds
+
+    def _raise_for_status(self, response: requests.Response) -> None:
+        """As docker-py's, for errors in the engine's own form.
+
+        Raises:
+            docker.errors.APIError: the engine's answer.
+            NoAnswer: an error of somebody else, say a proxy, or an engine that was cut off.
+        """
+        if response.status_code < 400:
+            return
+        message = _message(response)
+        if message is None:
+            raise NoAnswer(
+                f"HTTP status {response.status_code} without the engine's message from "
+                f"{response.url}",
+                response=response,
+            )
+        if response.status_code == 400 and "client version" in message:
+            # The engine was upgraded: the next call agrees on a version anew.
+            self.outdated = True
+        super()._raise_for_status(response)
+
+    def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:
+        result = super()._result(response, json, binary)
+        if json and not isinstance(result, dict) and _OBJECTS.search(_path(response)):
+            raise NoAnswer(f"{result!r:.40} instead of an object from {response.url}")
+        return result
+
+    def _post(self, url: str, **kwargs: Any) -> Any:
+        return super()._post(url, **self._patient(url, kwargs))
+
+    def _delete(self, url: str, **kwargs: Any) -> Any:
+        return super()._delete(url, **self._patient(url, kwargs))
+
+    def _patient(self, url: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if _ORDERS.search(url):
+            kwargs["timeout"] = max(kwargs.get("timeout") or 0, self.timeout, ORDER_SECONDS)
+        return kwargs
+
+    def _retrieve_server_version(self) -> Any:
+        patience = self.timeout
+        self.timeout = min(patience, VERSION_SECONDS)
+        try:
+            return super()._retrieve_server_version()
+        finally:
+            self.timeout = patience
+
+
+def _message(response: requests.Response) -> str | None:
+    """The engine's own words in an error, None if they are not in its form."""
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    text = body.get("message") if isinstance(body, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _path(response: requests.Response) -> str:
+    return str(response.url).partition("?")[0]
+
+
+class Connection:
+    """A client and the threads in which it is used.
+
+    Args:
+        make_client: builds the client; called in a thread.
+        threads: how many calls of each kind may be under way at once.
+    """
+
+    def __init__(self, make_client: Callable[[], Any], *, threads: int) -> None:
+        self._make_client = make_client
+        self._client: Any = None
+        self._lock = threading.Lock()
+        self._making: Future[Any] | None = None
+        kinds: tuple[Kind, ...] = get_args(Kind)
+        self._pools = {
+            kind: ThreadPoolExecutor(
+                threads * (_END_THREADS if kind == "end" else 1),
+                thread_name_prefix=f"gpuspawner-{kind}",
+            )
+            for kind in kinds
+        }
+
+    # -- the client -----------------------------------------------------------------------------
+
+    def client(self) -> Any:
+        """The shared client, made now if need be. Blocks: only in a thread.
+
+        Raises:
+            NO_ANSWER: the engine did not tell its version. All who wait for it are told at once.
+        """
+        with self._lock:
+            if self._client is not None and not getattr(self._client, "outdated", False):
+                return self._client
+            making, mine = self._making, self._making is None
+            if making is None:
+                making = self._making = Future()
+        if mine:
+            self._make(making)
+        return making.result()
+
+    def _make(self, making: Future[Any]) -> None:
+        try:
+            made = self._make_client()
+        except BaseException as error:  # noqa: BLE001 - handed on to whoever waits
+            with self._lock:
+                self._making = None
+            making.set_exception(error if isinstance(error, NO_ANSWER) else _unusable(error))
+        else:
+            with self._lock:
+                self._client, self._making = made, None
+            making.set_result(made)
+
+    @property
+    def at_hand(self) -> Any:
+        """The client that was made last, None if none ever was. Never blocks."""
+        return self._client
+
+    # -- the threads ----------------------------------------------------------------------------
+
+    def submit(
+        self, kind: Kind, function: Callable[..., T], *args: Any, **kwargs: Any
+    ) -> Future[T]:
+        """Run in a thread of that kind.
+
+        Raises:
+            RuntimeError: the process ends and takes no more work.
+        """
+        return self._pools[kind].submit(function, *args, **kwargs)
+
+    async def run(self, kind: Kind, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """The outcome of a call in a thread. Cancelling the wait does not end the call."""
+        return await asyncio.wrap_future(self.submit(kind, function, *args, **kwargs))
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Future[Any]:
+        """One method of the client, in a thread of its kind."""
+
+        def work() -> Any:
+            return getattr(self.client(), method)(*args, **kwargs)
+
+        return self.submit(kind_of(method), work)
+
+    def close(self, *, wait: bool = False) -> None:
+        """Let the threads end; calls under way are still finished."""
+        for pool in self._pools.values():
+            pool.shutdown(wait=wait)
+
+
+def kind_of(method: str) -> Kind:
+    """The kind of call that a method of the client is."""
+    return next((kind for start, kind in _KINDS if method.startswith(start)), "inside")
+
+
+def _unusable(error: BaseException) -> NoAnswer:
+    return NoAnswer(f"no client could be made: {type(error).__name__}: {error}")
