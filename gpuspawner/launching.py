@@ -110,10 +110,11 @@ class Launching(Admission):
                 request, user=self.user.name, server=self.name, limit=self.gpu_limit
             )
             ticket = self.pool.ticket(attempt)
-            flight = self._flight = Flight(attempt, ticket, choice, identity)
+            flight = Flight(attempt, ticket, choice, identity)
             try:
                 wish.check()
-                address = await self._launch(flight)
+                self._flight = flight
+                address = await self._launch(flight, wish)
                 wish.check()
             except BaseException:
                 self._drop(flight, force=True)
@@ -154,7 +155,7 @@ class Launching(Admission):
         )
         return self.refuse(refusal)
 
-    async def _launch(self, flight: Flight) -> tuple[str, int] | None:
+    async def _launch(self, flight: Flight, wish: Wish) -> tuple[str, int] | None:
         """Create, look, start, look again.
 
         Returns:
@@ -167,6 +168,7 @@ class Launching(Admission):
             self._check_driver(flight.image)
         pool.attempts.move(attempt, State.CREATING)
         created = await self.create_object()
+        wish.check()  # else this spawner may have another container by now
         self.object_id = created[self.object_id_key]
         if flight.home is not None:
             await furnish(
