@@ -32,7 +32,7 @@ class Reaching(Launching):
             IP address and port at which the hub reaches it.
         """
         ip, port = await super().start()
-        self._oust(ip, port)
+        await self._oust(ip, port)
         return ip, port
 
     async def get_url(self) -> str:
@@ -56,7 +56,7 @@ class Reaching(Launching):
         The engine is asked only if its list shows something new.
         """
         shown = (row.id, row.name, row.endpoints)
-        if shown == self._followed or not self.ready:
+        if shown == self._followed or not self._settled:
             return
         if row.name:
             # Where servers are reached by name, it is by the one that they have now.
@@ -70,10 +70,15 @@ class Reaching(Launching):
             # Asked again at the next poll; the server is alive all the same.
             self.log.warning("Can't tell where %s is: %s", self._log_name, error)
             return
-        if self.object_id != row.id or not self.ready:
+        if self.object_id != row.id or not self._settled:
             return
         self._followed = shown
         await self._move(ip, int(port))
+
+    @property
+    def _settled(self) -> bool:
+        # Not ``ready``: the hub also calls a server pending while it asks whether it runs.
+        return self.server is not None and self.pending in (None, "spawn")
 
     async def _move(self, ip: str, port: int) -> None:
         if self.is_at(ip, port):
@@ -83,37 +88,36 @@ class Reaching(Launching):
         self.log.warning("Server %s is at %s:%s now, not %s", self._log_name, ip, port, was)
         server.ip, server.port = ip, port
         self.user.db.commit()
-        self._oust(ip, port)
+        await self._oust(ip, port)
         await self._route()
 
     async def _route(self) -> None:
         """Have the proxy lead to the address in the database."""
-        if self.user.spawners.get(self.name) is not self or not self.server:
-            return
+        if self._start_pending or self.user.spawners.get(self.name) is not self:
+            return  # the hub adds it once the server answers
         try:
             await self.user.settings["proxy"].add_user(self.user, self.name)
         except Exception as error:  # noqa: BLE001 - whatever a proxy's interface may raise
             # The hub compares routes and database every now and then.
             self.log.warning("The route of %s could not be changed: %s", self._log_name, error)
 
-    def _oust(self, ip: str, port: int) -> None:
+    async def _oust(self, ip: str, port: int) -> None:
         """Whoever was at this address before, is there no more."""
         users: Mapping[object, Any] = self.user.settings.get("users") or {}
-        for user in users.values() if ip != NOWHERE else ():
-            for other in user.spawners.values():
-                if other is not self and isinstance(other, Reaching) and other.is_at(ip, port):
-                    self.pool.background(other.lose_address(ip, port))
+        spawners = [s for user in users.values() for s in user.spawners.values()]
+        for other in spawners if ip != NOWHERE else ():
+            if other is not self and isinstance(other, Reaching) and other.is_at(ip, port):
+                await other.lose_address(port)
 
     def is_at(self, ip: str, port: int) -> bool:
         """True if this is the address in the database."""
         return bool(self.server) and (self.server.ip, self.server.port) == (ip, port)
 
-    async def lose_address(self, ip: str, port: int) -> None:
+    async def lose_address(self, port: int) -> None:
         """Another server is where this one was: no route to there, and see what became of it."""
-        if self.is_at(ip, port):
-            self._followed = ()
-            await self._move(NOWHERE, port)
-            await self.poll_and_notify()
+        self._followed = ()
+        await self._move(NOWHERE, port)
+        self.pool.background(self.poll_and_notify())
 
     def get_network_ip(self, network_settings: Mapping[str, Any]) -> str:
         networks = network_settings["Networks"]

@@ -37,7 +37,8 @@ def cards_in_use(engine: Engine) -> Counter[str]:
     """How many running containers were given each card, from their inspections."""
     count: Counter[str] = Counter()
     for row in engine.client.containers():
-        for request in engine.client.inspect_container(row["Id"])["HostConfig"]["DeviceRequests"]:
+        told = engine.client.inspect_container(row["Id"])["HostConfig"]
+        for request in told["DeviceRequests"] or ():
             for name in request["DeviceIDs"]:
                 count[name.rpartition("=")[2]] += 1
     return count
