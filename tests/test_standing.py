@@ -354,7 +354,7 @@ async def test_a_hub_starts_where_a_container_has_no_address(
 async def test_a_server_that_ends_at_once_is_refused_and_leads_nowhere(
     hub: RealHub, machine: FakeMachine
 ) -> None:
-    with machine.gate("inspect", "before") as gate:
+    with machine.gate("start", "after") as gate:
         starting = hub.begin_start("ada")
         await in_thread(gate.wait_arrived)
         [one] = machine.containers.values()
