@@ -96,6 +96,22 @@ class Ends:
         self._engine, self._hubs, self._wire, self._oracle = engine, hubs, wire, oracle
         self._deadline_seconds = deadline_seconds
 
+    def until_none(self, problems: Callable[[], dict[tuple[str, str], str]]) -> None:
+        """Ask until there is none; what is still one at the deadline is a violation."""
+        deadline = time.monotonic() + self._deadline_seconds
+        while True:
+            try:
+                found = problems()
+            except (requests.RequestException, Silent, Refused) as error:
+                found = {("no answer", ""): str(error)}
+            if not found:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.5)
+        for (kind, which), text in found.items():
+            self._oracle.violate(kind, text, which)
+
     # -- containers that the engine forgot ----------------------------------------------------
 
     def end_forgotten(self) -> None:
@@ -103,8 +119,8 @@ class Ends:
 
         A dockerd that is killed in the middle of a start can leave one. No hub can know of it.
         """
-        looks = []
-        for _ in range(_LOOKS):
+        looks: list[dict[str, int]] = []
+        while len(looks) < _LOOKS:
             live = {row["Id"] for row in self._wire.containers() if row["State"] in _LIVE}
             looks.append({s: pid for s, pid in self._shims().items() if s not in live})
             time.sleep(0.5)
@@ -127,7 +143,7 @@ class Ends:
 
     def agree(self) -> None:
         """Each server that a hub calls ready runs and is reached; each container has its server."""
-        self._until(self._all_disagreements)
+        self.until_none(self._all_disagreements)
 
     def _all_disagreements(self) -> dict[tuple[str, str], str]:
         found: dict[tuple[str, str], str] = {}
@@ -157,7 +173,7 @@ class Ends:
 
     def stop_all(self) -> None:
         """Every server is stopped; then no container of a hub is left."""
-        self._until(self._not_stopped)
+        self.until_none(self._not_stopped)
 
     def _not_stopped(self) -> dict[tuple[str, str], str]:
         for hub in self._hubs:
@@ -194,7 +210,7 @@ class Ends:
                 found["never ready", ""] = f"only {ready} of {len(places)} servers got ready"
             return found
 
-        self._until(still_free)
+        self.until_none(still_free)
 
     def _ask_for_one(self, hub: Hub, user: str) -> None:
         if hub.server(user) is None:
@@ -205,22 +221,6 @@ class Ends:
 
     def _servers(self, hub: Hub) -> list[Server]:
         return read_servers(hub.api("GET", "users", params={"limit": 200}).json())
-
-    def _until(self, problems: Callable[[], dict[tuple[str, str], str]]) -> None:
-        """Ask until there is none; what is still one at the deadline is a violation."""
-        deadline = time.monotonic() + self._deadline_seconds
-        while True:
-            try:
-                found = problems()
-            except (requests.RequestException, Silent, Refused) as error:
-                found = {("no answer", ""): str(error)}
-            if not found:
-                return
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.5)
-        for (kind, which), text in found.items():
-            self._oracle.violate(kind, text, which)
 
 
 def hub_id(hub: Hub) -> str:

@@ -47,16 +47,10 @@ class Hands:
         self._doing.oracle.outsider_created(identity, time.time())
         self._doing.tell("outsiders", identity[:12], cards)
         self._doing.pause(wait)
-        if starts:
-            self._order("POST", f"/containers/{identity}/start")
+        if starts and not self._order("POST", f"/containers/{identity}/start"):
+            self._doing.oracle.outsider_failed(identity)
         self._doing.pause(stay)
         self._order("DELETE", f"/containers/{identity}", force=1)
-
-    def end_outsiders(self) -> None:
-        """Remove every outsider's container that is left."""
-        for row in self._wire.containers():
-            if _LABEL in row["Labels"]:
-                self._wire.ask("DELETE", f"/containers/{row['Id']}", force=1)
 
     def _request(self, dice: random.Random, cards: list[str]) -> dict[str, Any]:
         if self._engine.has_cdi and dice.random() < 0.5:
@@ -96,11 +90,18 @@ class Hands:
         name = dice.choice((user, f"stranger-{dice.randrange(10**9)}"))
         self._on_one(dice, "POST", "/rename", "rename", name=name)
 
-    def unpause_all(self) -> None:
-        """Undo what a pause left, when the engine was away for the second half of it."""
+    def undo(self) -> dict[tuple[str, str], str]:
+        """End what outsiders and pauses left when the engine was away; what there was."""
+        left: dict[tuple[str, str], str] = {}
         for row in self._wire.containers():
-            if row["State"] == "paused":
-                self._order("POST", f"/containers/{row['Id']}/unpause")
+            identity = str(row["Id"])
+            if _LABEL in row["Labels"]:
+                left["outsider stays", identity] = f"{identity[:12]} is {row['State']}"
+                self._order("DELETE", f"/containers/{identity}", force=1)
+            elif row["State"] == "paused":
+                left["pause stays", identity] = f"{identity[:12]} is paused"
+                self._order("POST", f"/containers/{identity}/unpause")
+        return left
 
     def _on_one(
         self, dice: random.Random, method: str, path: str, what: str, *, starts: bool = False,
@@ -122,9 +123,12 @@ class Hands:
         self._order(method, f"/containers/{identity}{path}", **query)
         return identity
 
-    def _order(self, method: str, target: str, **query: Any) -> None:
+    def _order(self, method: str, target: str, **query: Any) -> bool:
+        """True if it was carried out."""
         try:
             self._wire.ask(method, target, **query)
+            return True
         except (Silent, Refused) as error:
             # Gone meanwhile, in the wrong state for it, or the engine is away.
             self._doing.oracle.count(f"orders not carried out ({type(error).__name__})")
+            return False

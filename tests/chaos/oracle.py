@@ -17,8 +17,8 @@ from typing import Any
 
 #: A container that was restarted from outside holds its card for this long after its end.
 RELEASE_SECONDS = 10.0
-#: The stamps of a container that ended are not those of the listing: half a second is nothing.
-SLACK_SECONDS = 0.5
+#: Listings show whole seconds: what is closer to a limit than this is not judged by it.
+SLACK_SECONDS = 2.0
 #: States in which a container's processes live.
 RUNNING = frozenset({"running", "paused", "restarting"})
 _RING = 60
@@ -139,6 +139,10 @@ class Oracle:
         """The engine has answered an outsider's create: from now on every listing shows it."""
         self._answered[container] = at
 
+    def outsider_failed(self, container: str) -> None:
+        """An outsider's start was refused: its container holds nothing any more."""
+        self._answered.pop(container, None)
+
     def may_be_started_by_hand(self, container: str) -> None:
         """Somebody else restarts this container, or told the engine to do so."""
         self._started_by_hand.add(container)
@@ -185,25 +189,27 @@ class Oracle:
         *before, last = sorted(members, key=lambda one: one.started)
         if not last.hub:
             return None
-        gap = last.finished + RELEASE_SECONDS - SLACK_SECONDS
         rivals = [one for one in before if self._was_there(one, last)]
-        if last.id in self._started_by_hand and last.finished:
-            # Its hub is not to blame for that start, but for another's before the card was free.
-            early = [one for one in rivals if one.hub and one.started < gap]
-            return early[-1] if early else None
-        return last if sum(_size(one) for one in rivals) + last.share > 1 else None
+        if last.id not in self._started_by_hand:
+            return last if sum(_size(one) for one in rivals) + last.share > 1 else None
+        # Its hub is not to blame for that start, but another's for one before the card was free.
+        free = last.finished + RELEASE_SECONDS - SLACK_SECONDS
+        early = [one for one in rivals if one.hub and last.finished and one.started < free]
+        return early[-1] if early else None
 
     def _was_there(self, rival: Container, mine: Container) -> bool:
         """True if every listing made after ``mine`` was created showed the rival's claim."""
         if rival.hub:
-            return True
+            # Who started it from outside did not look whether there was room.
+            by_hand = rival.id in self._started_by_hand
+            return not by_hand or bool(rival.finished) or rival.started < mine.created
         answered = self._answered.get(rival.id)
         if answered is None or answered > mine.created:
             return False
         if rival.finished:  # restarted: free for a while, if that took long
             return rival.started - rival.finished < RELEASE_SECONDS - SLACK_SECONDS
         # One that waits for its start longer than the grace holds nothing.
-        return rival.started - answered < self.grace_seconds - SLACK_SECONDS
+        return rival.started - rival.created < self.grace_seconds - SLACK_SECONDS
 
     def _check_label(self, one: Container) -> None:
         if one.cards != one.labelled:

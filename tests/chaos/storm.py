@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from . import logs
 from .crowd import Person
 from .ends import Ends
 from .hands import Hands
-from .noise import Doing, Lane, Threads
+from .noise import Deed, Doing, Lane, Threads
 from .oracle import Oracle
 from .outages import START_SECONDS, EngineOutages, HubOutages, LineFaults
 from .watch import Watch
@@ -83,6 +84,17 @@ class Plan:
         )
 
 
+@dataclass(frozen=True)
+class Scene:
+    """What the storm goes over, and who watches it."""
+
+    engine: Engine
+    hubs: Sequence[Hub]
+    injectors: Sequence[Injector]
+    wire: Wire
+    oracle: Oracle
+
+
 def storm(plan: Plan, folder: Path) -> Oracle:
     """Raise a storm in ``folder``; what was seen is in the oracle."""
     with ExitStack() as stack:
@@ -90,92 +102,89 @@ def storm(plan: Plan, folder: Path) -> Oracle:
         engine = Engine(folder / "e", plan.kind, uuids=uuids, live_restore=True)
         stack.enter_context(engine)
         tiny = image.load_tiny(engine.client)
-        wire = Wire(engine.socket)
-        oracle = Oracle(uuids, plan.created_grace_seconds)
-        injectors = [
-            stack.enter_context(Injector(engine.folder / f"{number}.sock", engine.socket))
-            for number in range(HUBS)
-        ]
-        hubs = [
-            gpu_hub(
-                folder / f"hub{number}", engine, tiny, plan.config,
-                env={
-                    "DOCKER_HOST": injector.url,
-                    # A killed hub's proxy lives on: the next hub must be able to speak to it.
-                    "CONFIGPROXY_AUTH_TOKEN": "chaos",
-                },
-            )
-            for number, injector in enumerate(injectors)
-        ]  # fmt: skip
-        for hub in hubs:
+        sockets = [engine.folder / f"{number}.sock" for number in range(HUBS)]
+        injectors = [stack.enter_context(Injector(path, engine.socket)) for path in sockets]
+        hubs = []
+        for number, injector in enumerate(injectors):
+            # A killed hub's proxy lives on: the next hub must be able to speak to it.
+            env = {"DOCKER_HOST": injector.url, "CONFIGPROXY_AUTH_TOKEN": "chaos"}
+            hub = gpu_hub(folder / f"hub{number}", engine, tiny, plan.config, env=env)
             stack.callback(hub.stop, START_SECONDS)
-            hub.start(START_SECONDS)
+            hubs.append(hub.start(START_SECONDS))
             hub.add_users(*plan.names)
-        stack.enter_context(Watch(wire, oracle))
-        _make_noise(plan, engine, hubs, injectors, tiny, wire, oracle)
-        ends = Ends(engine, hubs, wire, oracle, deadline_seconds=plan.deadline_seconds)
-        ends.end_forgotten()
-        ends.agree()
-        ends.stop_all()
-        ends.grant_all(plan.names)
-        ends.stop_all()
-        for hub in hubs:
-            hub.stop(START_SECONDS)
-            for fault in logs.faults(hub.log):
-                oracle.violate("fault in a hub's log", fault)
+        oracle = Oracle(uuids, plan.created_grace_seconds)
+        scene = Scene(engine, hubs, injectors, Wire(engine.socket), oracle)
+        stack.enter_context(Watch(scene.wire, oracle))
+        ended = threading.Event()
+        doing = Doing(oracle, ended)
+        hands = Hands(engine, tiny, scene.wire, doing, plan.users)
+        with Threads(_people(plan, scene, ended), ended):
+            _wait_for_servers(oracle, ended)
+            with Threads(_troubles(plan, scene, hands, doing), ended):
+                ended.wait(plan.seconds)
+        _check(plan, scene, hands)
     return oracle
 
 
-def _make_noise(
-    plan: Plan,
-    engine: Engine,
-    hubs: list[Hub],
-    injectors: list[Injector],
-    tiny: str,
-    wire: Wire,
-    oracle: Oracle,
-) -> None:
-    """Users and trouble, for as long as planned; afterwards all is up and nothing is done."""
-    ended, begun = threading.Event(), time.monotonic()
-    doing = Doing(oracle, ended)
-    hands = Hands(engine, tiny, wire, doing, plan.users)
-    outages = EngineOutages(engine, doing)
-    strange = [
-        *(hands.remove, hands.stop, hands.kill, hands.restart),
-        *(hands.pause, hands.update, hands.rename),
+def _wait_for_servers(oracle: Oracle, ended: threading.Event) -> None:
+    """Trouble has something to strike from the beginning."""
+    deadline = time.monotonic() + START_SECONDS
+    while len(oracle.granted) < CARDS // 2 and not ended.wait(0.1):
+        if time.monotonic() > deadline:
+            raise GroundError("nobody gets a server")
+
+
+def _people(plan: Plan, scene: Scene, ended: threading.Event) -> list[Callable[[], None]]:
+    return [
+        Person(
+            hub,
+            user,
+            f"{plan.seed}/{number}",
+            think_seconds=plan.think_seconds,
+            ended=ended,
+            count=scene.oracle.count,
+        ).live
+        for number, hub in enumerate(scene.hubs)
+        for user in plan.names
     ]
-    lanes = {
+
+
+def _troubles(plan: Plan, scene: Scene, hands: Hands, doing: Doing) -> list[Callable[[], None]]:
+    outages = EngineOutages(scene.engine, doing)
+    strange: list[Deed] = [hands.remove, hands.stop, hands.kill, hands.restart]
+    strange += [hands.pause, hands.update, hands.rename]
+    # Deeds, and how much rarer or more frequent than others they are.
+    lanes: dict[str, tuple[list[Deed], float]] = {
         "engine": ([outages.kill, outages.restart, outages.freeze], 3.0),
         "hands": (strange, 0.3),
         "outsiders": ([hands.outsider], 0.6),
         "more outsiders": ([hands.outsider], 0.6),
     }
-    for number, hub in enumerate(hubs):
+    for number, (hub, injector) in enumerate(zip(scene.hubs, scene.injectors, strict=True)):
         trouble = HubOutages(hub, str(number), doing)
+        line = LineFaults(injector, str(number), doing)
         lanes[f"hub {number}"] = ([trouble.kill, trouble.end], 4.0)
-        line = LineFaults(injectors[number], str(number), doing)
         lanes[f"line {number}"] = ([line.fault, line.fault, line.cut, line.down], 1.0)
-    troubles = [
+    return [
         Lane(
-            name, deeds, str(plan.seed),
-            gap_seconds=factor * plan.gap_seconds, ended=ended,
+            name, deeds, str(plan.seed), gap_seconds=factor * plan.gap_seconds, ended=doing.ended
         ).run
         for name, (deeds, factor) in lanes.items()
-    ]  # fmt: skip
-    people = [
-        Person(
-            hub, user, f"{plan.seed}/{number}",
-            think_seconds=plan.think_seconds, ended=ended, count=oracle.count,
-        ).live
-        for number, hub in enumerate(hubs)
-        for user in plan.names
-    ]  # fmt: skip
-    with Threads(people, ended):
-        # Trouble has something to strike from the beginning.
-        while len(oracle.granted) < CARDS // 2 and not ended.wait(0.1):
-            if time.monotonic() > begun + START_SECONDS:
-                raise GroundError("nobody gets a server")
-        with Threads(troubles, ended):
-            ended.wait(plan.seconds)
-    hands.unpause_all()
-    hands.end_outsiders()
+    ]
+
+
+def _check(plan: Plan, scene: Scene, hands: Hands) -> None:
+    """All is calm: what must be true now."""
+    ends = Ends(
+        scene.engine, scene.hubs, scene.wire, scene.oracle, deadline_seconds=plan.deadline_seconds
+    )
+    ends.until_none(hands.undo)
+    ends.end_forgotten()
+    ends.agree()
+    ends.stop_all()
+    ends.grant_all(plan.names)
+    ends.stop_all()
+    for hub in scene.hubs:
+        hub.stop(START_SECONDS)
+        for fault in logs.faults(hub.log):
+            scene.oracle.violate("fault in a hub's log", fault)

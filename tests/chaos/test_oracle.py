@@ -94,7 +94,7 @@ def test_started_where_an_outsider_had_created(oracle: Oracle) -> None:
     [
         (replace(OUTSIDER, started=112), 100.1),
         (replace(OUTSIDER, started=110.9), 110.5),
-        (replace(OUTSIDER, created=70, started=110.9), 70.0),
+        (replace(OUTSIDER, created=78, started=110.9), 78.0),
         (replace(OUTSIDER, finished=95, started=110.9), 90.0),
     ],
     ids=["later", "created-later", "after-its-grace", "restarted-late"],
@@ -120,6 +120,30 @@ def test_started_again_by_hand_after_its_card_was_free(oracle: Oracle) -> None:
     oracle.may_be_started_by_hand("first")
     again = replace(FIRST, finished=100.5, started=120)
     oracle.sample(121, [again, SECOND])
+    assert oracle.violations == []
+
+
+def test_started_by_hand_before_its_hub_would(oracle: Oracle) -> None:
+    # Its hub saw the first, and would have had it yield.
+    oracle.may_be_started_by_hand("second")
+    oracle.sample(120, [FIRST, SECOND])
+    assert oracle.violations == []
+
+
+def test_started_beside_one_that_was_started_by_hand_meanwhile(oracle: Oracle) -> None:
+    # The first was created, and its hub would have waited, when the second's start was sent.
+    oracle.may_be_started_by_hand("first")
+    oracle.sample(120, [replace(FIRST, started=110.5), SECOND])
+    assert oracle.violations == []
+    # But not when it ran before the second was made.
+    oracle.sample(121, [replace(FIRST, started=109.5), SECOND])
+    assert kinds(oracle) == ["double grant"]
+
+
+def test_an_outsider_whose_start_failed_holds_nothing(oracle: Oracle) -> None:
+    oracle.outsider_created("outsider", 100.1)
+    oracle.outsider_failed("outsider")
+    oracle.sample(120, [replace(OUTSIDER, started=110.9), SECOND])
     assert oracle.violations == []
 
 
