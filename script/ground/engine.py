@@ -21,7 +21,7 @@ import docker
 from . import cards, registry
 from .binaries import Binaries, current_binaries, machine_binaries
 from .bridge import Bridge
-from .leftovers import all_stopped
+from .leftovers import all_stopped, clear_engine
 from .machine import GroundError
 
 if TYPE_CHECKING:
@@ -207,6 +207,21 @@ class Engine:
     def restart(self) -> None:
         """Stop and start dockerd; with ``live_restore`` the containers run on."""
         self.stop_daemon()
+        self.start_daemon()
+
+    def power_off(self) -> None:
+        """As when the machine loses power: every process ends, and what is kept in /run is gone."""
+        clear_engine(self.folder, self.run_folder)
+        for process in (self._dockerd, self._containerd):
+            if process is not None:
+                process.wait()
+        shutil.rmtree(self.run_folder)
+        self.run_folder.mkdir()
+
+    def power_on(self) -> None:
+        """Boot after :meth:`power_off`: the daemons find their containers dead."""
+        self.socket.unlink(missing_ok=True)
+        self._start_containerd()
         self.start_daemon()
 
     def freeze(self) -> None:
