@@ -253,18 +253,20 @@ class Standing(Reaching):
             return
         container_id, lease = self.object_id, self.lease
         self.log.info("Stopping %s (container %s)", self._log_name, container_id[:12])
-        self._stopping = True
+        self._stopping, heard = True, True
         try:
             await self.docker("stop", container_id)
         except APIError as error:
             if error.status_code not in (304, 404):
                 self.log.warning("Stopping %s: %s", container_id[:12], error)
         except NO_ANSWER as error:
+            heard = False
             self.log.warning("Stopping %s: %s", container_id[:12], error)
         finally:
             self._stopping = False
         self.clear_state()
-        await self.pool.released(lease, timeout_seconds=30.0)
+        if heard:
+            await self.pool.released(lease, timeout_seconds=30.0)
 
     async def rename(self, old_name: str, new_name: str) -> None:  # noqa: ARG002 - hub
         """Before a server gets another name: a kept container has the old one inside."""
