@@ -92,13 +92,17 @@ async def make_hub(
 
     yield make
     for hub in hubs:
-        await until(lambda hub=hub: hub.idle)
+        await idle(hub)
         hub.close()
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inside_watch, "CONFIRM_SECONDS", 0.0)
+
+
+async def idle(hub: RealHub) -> None:
+    await until(lambda: hub.idle)
 
 
 async def notice(hub: RealHub) -> str:
@@ -178,7 +182,7 @@ async def test_a_cdi_file_that_gives_other_than_it_says(
     with pytest.raises(GPURefusal) as told:
         await hub.start("ada")
     assert cause in told.value.admin_message
-    await until(lambda: hub.idle)
+    await idle(hub)
     assert not engine.client.containers(all=True)
     await hub.start("ada", CPU)
     await hub.stop("ada")
@@ -200,7 +204,7 @@ async def test_requests_that_get_lost_on_the_way_are_noticed_before_the_start(
     with pytest.raises(GPURefusal, match="without its GPU") as told:
         await hub.start("ada")
     assert "kept none" in told.value.admin_message
-    await until(lambda: hub.idle)
+    await idle(hub)
     assert not engine.client.containers(all=True)
 
 
