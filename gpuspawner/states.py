@@ -31,9 +31,9 @@ class Blocks(Enum):
     """Who can't have the cards of a lease."""
 
     OWN_HUB = "this hub"
-    ALL_ONCE_LISTED = "this hub; everybody once it is listed"
+    OWN_HUB_AND_LISTED = "this hub; everybody while it is listed"
     ALL = "everybody"
-    ALL_WHILE_LISTED = "this hub; everybody while it is listed"
+    ALL_WHILE_LISTED = "everybody while it is listed"
     NOBODY = "nobody"
 
 
@@ -62,7 +62,7 @@ FACTS: dict[State, Facts] = {
     ),
     State.CREATING: Facts(
         (ABSENT, "created"),
-        Blocks.ALL_ONCE_LISTED,
+        Blocks.OWN_HUB_AND_LISTED,
         "The engine was asked for a container. It may be listed before the engine answers.",
     ),
     State.CLAIMED: Facts(
@@ -81,7 +81,7 @@ FACTS: dict[State, Facts] = {
     ),
     State.RELEASING: Facts(
         (ABSENT, "created", "running", "paused", "restarting", "exited", "removing", "dead"),
-        Blocks.ALL_WHILE_LISTED,
+        Blocks.OWN_HUB_AND_LISTED,
         "Its removal was sent, or a call without an answer is followed to its end.",
     ),
     State.ORPHAN: Facts(

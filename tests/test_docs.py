@@ -56,8 +56,9 @@ def run_as_config(text: str) -> Config:
 # -- settings -------------------------------------------------------------------------------------
 
 
-def test_the_page_of_settings_is_the_one_the_code_makes() -> None:
-    assert page("reference/settings.md") == generate.settings_page(), "run: python docs/generate.py"
+@pytest.mark.parametrize("path", generate.PAGES)
+def test_a_page_made_from_the_code_is_the_one_the_code_makes(path: str) -> None:
+    assert page(path) == generate.PAGES[path](), "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from gpuspawner.states import FACTS, State
+from gpuspawner.states import FACTS, Blocks, State
 from gpuspawner.verdict import Verdict
 
 from .hubs import Protocol
@@ -15,6 +15,12 @@ from .world import AGES, TIMES, World, put, seen_now
 
 #: Faults after which a container may be gone, or run, without its owner's doing.
 _OUTSIDE = frozenset({"rm", "halt", "restart", "exit", "bounce", "clean", "ages"})
+#: The states that block their own hub, listed or not.
+_COUNTED = {
+    state.value
+    for state, facts in FACTS.items()
+    if facts.blocks in (Blocks.OWN_HUB, Blocks.OWN_HUB_AND_LISTED, Blocks.ALL)
+} - {"held"}
 #: Rounds of the cleaner, each after a long time, in which everything must have come to rest.
 _ROUNDS = 3
 
@@ -66,7 +72,7 @@ class Laws(Protocol):
     def _taken(self, world: World, h: int, uuid: str) -> Fraction:
         taken = Fraction(0)
         for i, one in enumerate(world.leases):
-            own = self.scene.spawns[i].hub == h and one.at in IN_FLIGHT and not one.stood
+            own = self.scene.spawns[i].hub == h and one.at in _COUNTED and not one.stood
             if uuid in one.devices and (own or _claims(world.time, one.box, one.ended)):
                 taken += self.scene.spawns[i].share
         for s, stranger in enumerate(world.strangers):
