@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import docker
 import requests
@@ -34,8 +34,9 @@ NO_ANSWER = (
 #: ``start``: create and start; ``end``: stop and remove; ``inside``: commands in containers.
 Kind = Literal["ask", "inspect", "start", "end", "inside"]
 
-#: Ends of servers are many at once (a class is over), and one that hangs must hold up no other.
-_END_THREADS = 4
+#: How many times the configured number of threads each kind has. Ends of servers are many at once
+#: (a class is over), and one that hangs must hold up no other.
+_WIDTHS: dict[Kind, int] = {"ask": 1, "inspect": 1, "start": 1, "end": 4, "inside": 1}
 #: How long an order may take before it counts as unanswered. A create copies whole images into new
 #: volumes, so this is no measure of health; but a connection may be dead without a sign.
 ORDER_SECONDS = 300.0
@@ -43,9 +44,16 @@ ORDER_SECONDS = 300.0
 VERSION_SECONDS = 10.0
 
 _ORDERS = re.compile(r"/containers/(create$|[^/?]+/(start|stop|kill)$|[^/?]+$)")
-_OBJECTS = re.compile(
-    r"/(containers/create|containers/[^/]+/json|containers/[^/]+/exec|images/.+/json|volumes/.+|"
-    r"info|version)$"
+#: What an object must have to be an answer, by path.
+_OBJECTS = tuple(
+    (re.compile(path), fields)
+    for path, fields in (
+        (r"/containers/create$", ("Id",)),
+        (r"/containers/[^/]+/json$", ("Id", "Config", "NetworkSettings", "State")),
+        (r"/containers/[^/]+/exec$", ("Id",)),
+        (r"/images/.+/json$", ("Id", "Config")),
+        (r"/volumes/[^/]+$", ("Name",)),
+    )
 )
 _KINDS: tuple[tuple[str, Kind], ...] = (
     ("create_container", "start"),
@@ -95,8 +103,9 @@ class EngineClient(docker.APIClient):
 
     def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:
         result = super()._result(response, json, binary)
-        if json and not isinstance(result, dict) and _OBJECTS.search(_path(response)):
-            raise NoAnswer(f"{result!r:.40} instead of an object from {response.url}")
+        wanted = _fields(response) if json else ()
+        if wanted and not (isinstance(result, dict) and result.keys() >= set(wanted)):
+            raise NoAnswer(f"no {', '.join(wanted)} in an answer from {response.url}")
         return result
 
     def _post(self, url: str, **kwargs: Any) -> Any:
@@ -129,8 +138,10 @@ def _message(response: requests.Response) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _path(response: requests.Response) -> str:
-    return str(response.url).partition("?")[0]
+def _fields(response: requests.Response) -> tuple[str, ...]:
+    """What an answer of this call must have; nothing where that is not known."""
+    path = str(response.url).partition("?")[0]
+    return next((fields for pattern, fields in _OBJECTS if pattern.search(path)), ())
 
 
 class Connection:
@@ -146,13 +157,9 @@ class Connection:
         self._client: Any = None
         self._lock = threading.Lock()
         self._making: Future[Any] | None = None
-        kinds: tuple[Kind, ...] = get_args(Kind)
         self._pools = {
-            kind: ThreadPoolExecutor(
-                threads * (_END_THREADS if kind == "end" else 1),
-                thread_name_prefix=f"gpuspawner-{kind}",
-            )
-            for kind in kinds
+            kind: ThreadPoolExecutor(count * threads, thread_name_prefix=f"gpuspawner-{kind}")
+            for kind, count in _WIDTHS.items()
         }
 
     # -- the client -----------------------------------------------------------------------------
@@ -218,6 +225,11 @@ class Connection:
         """Let the threads end; calls under way are still finished."""
         for pool in self._pools.values():
             pool.shutdown(wait=wait)
+
+
+def connections(threads: int) -> int:
+    """How many connections a client needs for that many threads of each kind, and some pulls."""
+    return (sum(_WIDTHS.values()) + 1) * threads
 
 
 def kind_of(method: str) -> Kind:

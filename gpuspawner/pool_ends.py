@@ -162,14 +162,20 @@ class PoolEnds(PoolTraits):
         """(user, server) of the leases held, as the hub names them now."""
         return {lease: owner() for lease, owner in self._held.items() if owner is not None}
 
-    def release(self, lease: str, container_id: str) -> None:
-        """A server is over: remove its container, however long that takes. Never waits."""
+    def release(
+        self, lease: str, container_id: str, *, after: asyncio.Future[bool] | None = None
+    ) -> None:
+        """A server is over: remove its container, however long that takes. Never waits.
+
+        Args:
+            after: a stop that is under way; a removal would cut it short.
+        """
         if lease in self._releases:
             return
         owner = self._held.pop(lease, None)
         if owner is not None:
             self._leaving[lease] = owner()
-        self._releases[lease] = self._spawn(self._release(lease, container_id))
+        self._releases[lease] = self._spawn(self._release(lease, container_id, after))
 
     async def released(self, lease: str, timeout_seconds: float) -> bool:
         """Wait for a release; False if it takes longer (it goes on)."""
@@ -183,7 +189,11 @@ class PoolEnds(PoolTraits):
         """A server is over and its container is gone, or is kept for a restart."""
         self._held.pop(lease, None)
 
-    async def _release(self, lease: str, container_id: str) -> None:
+    async def _release(
+        self, lease: str, container_id: str, after: asyncio.Future[bool] | None
+    ) -> None:
+        if after is not None:
+            await asyncio.wait([after])
         await self.remover.until_gone(container_id)
         del self._releases[lease]
         self._leaving.pop(lease, None)
@@ -218,9 +228,9 @@ class PoolEnds(PoolTraits):
         """Leases that this process knows: attempts, running servers, removals under way."""
         return frozenset(self.attempts.leases()) | frozenset(self._held) | frozenset(self._releases)
 
-    def background(self, work: Awaitable[Any]) -> None:
+    def background(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         """Run beside everything else; a failure is logged."""
-        self._spawn(work)
+        return self._spawn(work)
 
     def _spawn(self, work: Awaitable[Any]) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.ensure_future(work)

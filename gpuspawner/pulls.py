@@ -71,6 +71,8 @@ class Pulls:
             for event in self._client().pull(repository, tag, stream=True, decode=True):
                 if "error" in event:
                     raise PullError(str(event["error"]))
+                if not isinstance(event, dict):
+                    raise TypeError(f"{event!r:.40} instead of an event")  # noqa: TRY004, TRY301
         except (StreamParseError, TypeError) as error:
             raise NoAnswer(f"a pull's progress can't be read: {error}") from error
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from logging import Logger
 
+from docker.errors import APIError
+
 from .claims import ENDED_STATES
 from .connection import NO_ANSWER
 from .engine import Engine
@@ -23,6 +25,33 @@ class Remover:
         self._engine = engine
         self._log = log
         self._under_way: dict[str, tuple[bool, asyncio.Task[bool]]] = {}
+
+    async def stop(self, container_id: str, *, until_stopped: bool) -> bool:
+        """Stop a container, as gently as it was configured to be stopped.
+
+        Args:
+            until_stopped: try again until it has stopped; else its removal will end it.
+
+        Returns:
+            False if the engine gave no answer.
+        """
+        delay = RETRY_SECONDS
+        while True:
+            answered = False
+            try:
+                await self._engine.call("stop", container_id)
+                return True
+            except APIError as error:
+                if error.status_code == 404:
+                    return True
+                answered = True
+                self._log.warning("Stopping %s: %s", container_id[:12], error)
+            except NO_ANSWER as error:
+                self._log.warning("Stopping %s: %s", container_id[:12], error)
+            if not until_stopped:
+                return answered
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     async def until_gone(self, container_id: str) -> None:
         """Remove, however long that takes; a removal that hangs is told to the admin once."""

@@ -11,12 +11,9 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from docker.errors import APIError
-
 from . import names
 from .admission import SETTLE_SECONDS
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
-from .connection import NO_ANSWER
 from .errors import EngineUnknown
 from .inside_watch import Watched
 from .manifest import options_text, read_image
@@ -29,6 +26,10 @@ from .waiting import Wish
 #: ``docker restart`` a container is listed as exited for some 0.3 s.
 EXIT_CONFIRM_SECONDS = 1.0
 
+#: How long the hub's own "stop" waits for the engine, once for the stop and once for the removal:
+#: the user is told that it is over, and it goes on.
+STOP_SECONDS = 30.0
+
 _STATE_KEY = "gpuspawner"
 #: In an inspection's ``State``; an engine that lists states we don't know has these all the same.
 _ALIVE = ("Running", "Paused", "Restarting")
@@ -38,7 +39,7 @@ class Standing(Reaching):
     """The part of the spawner that looks after a started server."""
 
     _had_gpu = False
-    _stopping = False
+    _stopping: asyncio.Future[bool] | None = None
     _ended: int | str | None = None
 
     # -- state over restarts --------------------------------------------------------------------
@@ -90,7 +91,7 @@ class Standing(Reaching):
                 if stop:
                     self._stop_unowned(self.object_id)
             else:
-                self.pool.release(self.lease, self.object_id)
+                self.pool.release(self.lease, self.object_id, after=self._stopping)
         elif self.lease:
             self.pool.forget(self.lease)
         self._had_gpu = bool(self.devices)
@@ -234,7 +235,7 @@ class Standing(Reaching):
     @property
     def _incarnation(self) -> tuple[object, ...]:
         """Changes with every start and stop."""
-        return (self.object_id, self.lease, self._launching, self._stopping)
+        return (self.object_id, self.lease, self._launching, bool(self._stopping))
 
     def _look_inside(self, row: Row) -> None:
         if self.watched is None or self.watched.container_id != row.id:
@@ -253,20 +254,20 @@ class Standing(Reaching):
             return
         container_id, lease = self.object_id, self.lease
         self.log.info("Stopping %s (container %s)", self._log_name, container_id[:12])
-        self._stopping, heard = True, True
+        keeps = self._keeps_container
+        self._stopping = stopping = self.pool.background(
+            self.pool.remover.stop(container_id, until_stopped=keeps)
+        )
         try:
-            await self.docker("stop", container_id)
-        except APIError as error:
-            if error.status_code not in (304, 404):
-                self.log.warning("Stopping %s: %s", container_id[:12], error)
-        except NO_ANSWER as error:
-            heard = False
-            self.log.warning("Stopping %s: %s", container_id[:12], error)
+            # It goes on however this ends: nothing is removed before it was answered.
+            answered, _ = await asyncio.wait([stopping], timeout=STOP_SECONDS)
+            if not answered:
+                self.log.warning("Stopping %s: no answer yet, it goes on", container_id[:12])
+            self.clear_state()
         finally:
-            self._stopping = False
-        self.clear_state()
-        if heard:
-            await self.pool.released(lease, timeout_seconds=30.0)
+            self._stopping = None
+        if answered and stopping.result():
+            await self.pool.released(lease, timeout_seconds=STOP_SECONDS)
 
     async def rename(self, old_name: str, new_name: str) -> None:  # noqa: ARG002 - hub
         """Before a server gets another name: a kept container has the old one inside."""

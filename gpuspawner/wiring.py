@@ -10,6 +10,7 @@ import docker
 from docker.utils import kwargs_from_env
 from traitlets.config import Config
 
+from .connection import EngineClient, connections
 from .engine import Engine
 from .hubid import read_hub_id
 from .pool import GPUPool
@@ -21,16 +22,16 @@ HUB_ID_FILE = "gpuspawner_hub_id"
 
 
 def make_client(tls_config: dict[str, Any], client_kwargs: dict[str, Any], threads: int) -> Any:
-    """A ``docker.APIClient`` as DockerSpawner would make it, wide enough for our threads.
+    """A client as DockerSpawner would make it, wide enough for our threads.
 
     It asks the engine for its version, so call it in a thread.
     """
-    kwargs: dict[str, Any] = {"version": "auto", "max_pool_size": 2 * threads}
+    kwargs: dict[str, Any] = {"version": "auto", "max_pool_size": connections(threads)}
     if tls_config:
         kwargs["tls"] = docker.tls.TLSConfig(**tls_config)
     kwargs.update(kwargs_from_env())
     kwargs.update(client_kwargs)
-    return docker.APIClient(**kwargs)
+    return EngineClient(**kwargs)
 
 
 def make_engine(
