@@ -69,12 +69,12 @@ class Pulls:
         try:
             # What fails after the first byte is told inside the stream of a 200.
             for event in self._client().pull(repository, tag, stream=True, decode=True):
+                if not isinstance(event, dict):
+                    raise NoAnswer(f"{event!r:.40} in the progress of a pull")
                 if "error" in event:
                     raise PullError(str(event["error"]))
-                if not isinstance(event, dict):
-                    raise TypeError(f"{event!r:.40} instead of an event")  # noqa: TRY004, TRY301
-        except (StreamParseError, TypeError) as error:
-            raise NoAnswer(f"a pull's progress can't be read: {error}") from error
+        except StreamParseError as error:
+            raise NoAnswer(f"the progress of a pull can't be read: {error}") from error
 
     def _forget(self, key: tuple[str, str]) -> None:
         with self._lock:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class Wish:
         asked_by: the future for whose sake it is made, if that is known.
     """
 
-    def __init__(self, asked_by: asyncio.Future[object] | None = None) -> None:
+    def __init__(self, asked_by: asyncio.Future[Any] | None = None) -> None:
         self._futures = [f for f in (asyncio.current_task(), asked_by) if f and not f.done()]
         self._over = False
 
@@ -72,7 +72,7 @@ class Wish:
             raise asyncio.CancelledError
 
 
-def _given_up(future: asyncio.Future[object]) -> bool:
+def _given_up(future: asyncio.Future[Any]) -> bool:
     # Up to Python 3.10 a task does not know that somebody tried to cancel it.
     cancelling = getattr(future, "cancelling", None)
     return future.done() or bool(cancelling and cancelling())
