@@ -41,7 +41,7 @@ class Cleaner:
         self._created_grace_seconds = created_grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
         self._alarmed: set[str] = set()
-        self._removals: dict[str, asyncio.Task[bool]] = {}
+        self._removals: dict[str, tuple[bool, asyncio.Task[bool]]] = {}
 
     async def run(self, interval_seconds: float) -> None:
         """Rounds for ever."""
@@ -89,5 +89,10 @@ class Cleaner:
             return
         self._log.warning("Cleaning container %s (%s)", container_id[:12], leftover.why)
         task = asyncio.ensure_future(self._remover.once(container_id, force=leftover.force))
-        self._removals[container_id] = task
+        self._removals[container_id] = (leftover.force, task)
         task.add_done_callback(lambda _: self._removals.pop(container_id))
+
+    def is_stopping(self, container_id: str) -> bool:
+        """True while it is being removed whether it runs or not: nobody may adopt it any more."""
+        force, _ = self._removals.get(container_id, (False, None))
+        return force

@@ -99,6 +99,10 @@ class PoolLeftovers(PoolEnds):
         """True if a container was there before this process could have made it."""
         return row.id in self._earlier
 
+    def is_adoptable(self, row: Row) -> bool:
+        """True if a server of this hub may take a container for its own."""
+        return self.is_earlier(row) and not self.cleaner.is_stopping(row.id)
+
     @property
     def _earlier(self) -> frozenset[str]:
         """Ids in this process's first listing."""

@@ -131,7 +131,7 @@ class Standing(Reaching):
             for row in listing.rows
             if row.mine(self.pool.hub_id) and row.state in LIVE_STATES and row.lease not in known
             # A newer one would be of another hub that has a copy of our id.
-            if self.pool.is_earlier(row)
+            if self.pool.is_adoptable(row)
             if all(row.labels.get(key) == value for key, value in wanted.items())
         ]
         return rows[0] if len(rows) == 1 else None

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
-from fakes.hub import until
+from fakes.hub import in_thread, until
 from fakes.rows import OTHER_HUB, ours
 from gpuspawner.recall import api_token, recall
 from real_spawner import CPU, ONE, RealHub
@@ -123,6 +123,32 @@ async def test_one_that_came_after_this_process_is_a_twins(
     await hub.pool.engine.listing()
     machine.add(state="running", labels=one.labels)
     assert await hub.spawner("ada").poll() == 0
+
+
+@pytest.fixture
+async def timed(machine: FakeMachine, tmp_path: Path) -> AsyncIterator[RealHub]:
+    """A hub that goes by the machine's clock."""
+    clock = {"clock": lambda: machine.steady}
+    made = RealHub(tmp_path, client=lambda: FakeClient(machine), engine=clock)
+    yield made
+    made.close()
+
+
+async def test_what_the_cleaner_stops_is_not_adopted(timed: RealHub, machine: FakeMachine) -> None:
+    """Else a server would be shown as running for the moment until its removal is carried out."""
+    before = await timed.start("ada")
+    before.orm_spawner.state = None
+    timed.session.commit()
+    timed.kill()
+    timed._begin()
+    await timed.pool.engine.listing()
+    machine.advance(601)
+    with machine.gate("remove", "before") as gate:
+        await timed.pool.cleaner.clean()
+        await in_thread(gate.wait_arrived)
+        assert await timed.spawner("ada").poll() == 0
+        assert not timed.pool.known()
+    await until(lambda: not machine.containers)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", '{"profile": 3}', "null"])
