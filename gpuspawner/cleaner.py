@@ -41,7 +41,8 @@ class Cleaner:
         self._created_grace_seconds = created_grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
         self._alarmed: set[str] = set()
-        self._removals: dict[str, tuple[bool, asyncio.Task[bool]]] = {}
+        self._removals: dict[str, asyncio.Task[bool]] = {}
+        self._stopping: set[str] = set()
 
     async def run(self, interval_seconds: float) -> None:
         """Rounds for ever."""
@@ -89,10 +90,15 @@ class Cleaner:
             return
         self._log.warning("Cleaning container %s (%s)", container_id[:12], leftover.why)
         task = asyncio.ensure_future(self._remover.once(container_id, force=leftover.force))
-        self._removals[container_id] = (leftover.force, task)
-        task.add_done_callback(lambda _: self._removals.pop(container_id))
+        self._removals[container_id] = task
+        if leftover.force:
+            self._stopping.add(container_id)
+        task.add_done_callback(lambda _: self._removed(container_id))
+
+    def _removed(self, container_id: str) -> None:
+        del self._removals[container_id]
+        self._stopping.discard(container_id)
 
     def is_stopping(self, container_id: str) -> bool:
         """True while it is being removed whether it runs or not: nobody may adopt it any more."""
-        force, _ = self._removals.get(container_id, (False, None))
-        return force
+        return container_id in self._stopping
