@@ -13,7 +13,7 @@ from ground.hub import Hub
 
 PROFILES = ["one-gpu"] * 5 + ["two-gpus"] + ["cpu"]
 SERVERS = ("", "", "lab")
-_ACTIONS = ["start"] * 8 + ["stop"] * 3 + ["cancel"] * 2 + ["leave"] + ["remove"]
+_ACTIONS = ["start"] * 8 + ["stop"] * 4 + ["cancel"] * 2 + ["leave"] * 2 + ["remove"]
 
 
 class Person:

@@ -176,10 +176,9 @@ class Ends:
         self.until_none(self._not_stopped)
 
     def _not_stopped(self) -> dict[tuple[str, str], str]:
-        for hub in self._hubs:
-            for one in self._servers(hub):
-                if not one.pending:
-                    hub.stop_server(one.user, one.name, check=False)
+        places = [(hub, one) for hub in self._hubs for one in self._servers(hub) if not one.pending]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(_stop, places))
         return {
             ("not removed", row["Id"]): f"container {row['Id'][:12]} is {row['State']} after all "
             "servers were stopped"
@@ -221,6 +220,11 @@ class Ends:
 
     def _servers(self, hub: Hub) -> list[Server]:
         return read_servers(hub.api("GET", "users", params={"limit": 200}).json())
+
+
+def _stop(place: tuple[Hub, Server]) -> None:
+    hub, one = place
+    hub.stop_server(one.user, one.name, check=False)
 
 
 def hub_id(hub: Hub) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,7 +111,10 @@ def storm(plan: Plan, folder: Path) -> Oracle:
             env = {"DOCKER_HOST": injector.url, "CONFIGPROXY_AUTH_TOKEN": "chaos"}
             hub = gpu_hub(folder / f"hub{number}", engine, tiny, plan.config, env=env)
             stack.callback(hub.stop, START_SECONDS)
-            hubs.append(hub.start(START_SECONDS))
+            hubs.append(hub)
+        with ThreadPoolExecutor(HUBS) as pool:
+            list(pool.map(lambda hub: hub.start(START_SECONDS), hubs))
+        for hub in hubs:
             hub.add_users(*plan.names)
         oracle = Oracle(uuids, plan.created_grace_seconds)
         scene = Scene(engine, hubs, injectors, Wire(engine.socket), oracle)
@@ -184,7 +188,8 @@ def _check(plan: Plan, scene: Scene, hands: Hands) -> None:
     ends.stop_all()
     ends.grant_all(plan.names)
     ends.stop_all()
+    with ThreadPoolExecutor(HUBS) as pool:
+        list(pool.map(lambda hub: hub.stop(START_SECONDS), scene.hubs))
     for hub in scene.hubs:
-        hub.stop(START_SECONDS)
         for fault in logs.faults(hub.log):
             scene.oracle.violate("fault in a hub's log", fault)
