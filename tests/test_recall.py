@@ -13,6 +13,7 @@ from fakes.docker_machine import FakeMachine
 from fakes.hub import in_thread, until
 from fakes.rows import OTHER_HUB, ours
 from gpuspawner.recall import api_token, recall
+from gpuspawner.wiring import containers_in_database
 from real_spawner import CPU, ONE, RealHub
 
 
@@ -149,6 +150,15 @@ async def test_what_the_cleaner_stops_is_not_adopted(timed: RealHub, machine: Fa
         assert await timed.spawner("ada").poll() == 0
         assert not timed.pool.known()
     await until(lambda: not machine.containers)
+
+
+async def test_a_row_without_a_state_names_no_container(hub: RealHub) -> None:
+    """A start that was cut off has a row in the database: that protects nothing."""
+    named = (await hub.start("ada")).object_id
+    for user, state in (("ben", None), ("cleo", {}), ("dan", {"object_id": ""})):
+        hub.spawner(user).orm_spawner.state = state
+    hub.session.commit()
+    assert containers_in_database(hub.session) == {named}
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[1]", '{"profile": 3}', "null"])

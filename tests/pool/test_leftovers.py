@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from fakes.docker_machine import FakeMachine
-from fakes.hub import FakeHub, in_thread, left_by, until
+from fakes.hub import FakeHub, Outrun, in_thread, left_by, until
 from fakes.rows import OTHER_HUB
 from gpuspawner import pool_leftovers
 from gpuspawner.errors import EngineUnknown
 from gpuspawner.placement import Request
+from gpuspawner.pool import NoRoom
 
 Make = Callable[..., FakeHub]
 
@@ -262,3 +263,64 @@ async def test_a_clock_that_is_set_frees_no_outsiders_card_early_nor_never(
     assert await held() == {made.id}
     machine.advance(121)
     assert not await held()
+
+
+# -- a second hub with a copy of our id -----------------------------------------------------------
+
+
+async def test_twins_never_share_a_card_and_each_tells_of_the_other(
+    make_hub: Make, machine: FakeMachine, caplog: Any
+) -> None:
+    one, twin = make_hub(cards=4), make_hub(cards=4)
+    await one.clean()
+    await twin.clean()
+    wanted = [hub.spawn(f"{n}") for n in range(4) for hub in (one, twin)]
+    ends = await asyncio.gather(*wanted, return_exceptions=True)
+    served = [end for end in ends if isinstance(end, tuple)]
+    assert all(isinstance(end, (tuple, NoRoom, Outrun)) for end in ends)
+    assert not machine.violations
+    await until(lambda: not len(one.pool.attempts) + len(twin.pool.attempts))
+    assert {container for _, container in served} == set(machine.containers)
+    machine.advance(10_000)
+    for _ in range(2):
+        await one.clean()
+        await twin.clean()
+    assert len(machine.live()) == len(served), "neither stops what the other runs"
+    told = {r.args[0] for r in caplog.records if r.levelno == logging.CRITICAL and r.args}
+    assert told == {container[:12] for _, container in served}
+
+
+async def test_of_a_twin_that_died_in_mid_start_nothing_stays(
+    make_hub: Make, machine: FakeMachine
+) -> None:
+    hub, twin = make_hub(), make_hub()
+    await hub.clean()
+    attempt, ticket = await twin.reserve()
+    created = await twin.create(attempt, ticket)
+    machine.advance(119)
+    await hub.clean()
+    assert created in machine.containers
+    machine.advance(2)
+    await hub.clean()
+    assert not machine.containers
+
+
+# -- releases -------------------------------------------------------------------------------------
+
+
+async def test_a_release_is_known_until_it_is_answered(
+    hub: FakeHub, machine: FakeMachine, caplog: Any
+) -> None:
+    attempt, container = await hub.spawn()
+    machine.fault("remove", "500", -1)
+    hub.pool.release(attempt.lease, container)
+    await until(lambda: machine.calls.count("remove") >= 3)
+    assert hub.pool.known() == {attempt.lease}
+    machine.advance(10_000)
+    await hub.clean()
+    assert "Cleaning" not in caplog.text
+    assert machine.containers[container].live
+    machine.heal()
+    assert await hub.pool.released(attempt.lease, 60)
+    assert not hub.pool.known()
+    assert not machine.containers
