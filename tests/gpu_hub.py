@@ -19,6 +19,9 @@ c.JupyterHub.cleanup_servers = False
 c.GPUSpawner.image = c.DockerSpawner.image
 c.GPUPool.inventory = {"simulated": 4}
 c.GPUSpawner.poll_interval = 2
+# A busy machine is no fault of a server.
+c.GPUSpawner.start_timeout = 300
+c.GPUSpawner.http_timeout = 120
 c.JupyterHub.concurrent_spawn_limit = 0
 """
 

@@ -25,6 +25,8 @@ c.GPUSpawner.profile_list = [
 ]
 c.GPUSpawner.max_gpus_per_user = 4
 c.Spawner.consecutive_failure_limit = 3
+# Every answer is the last word, however busy the machine is.
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 120}
 """
 
 

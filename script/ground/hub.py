@@ -127,6 +127,8 @@ class Hub:
         self._process: subprocess.Popen[bytes] | None = None
         self._session = requests.Session()
         self._session.headers["Authorization"] = f"token {self.token}"
+        # The proxy ends idle connections after some seconds: a request must not meet that moment.
+        self._session.headers["Connection"] = "close"
         self._session.trust_env = False  # no proxy of the machine between test and hub
         self._students: list[Student] = []
 

@@ -28,6 +28,8 @@ class Student:
         self.http = requests.Session()
         self.http.trust_env = False
         self.http.headers.update(_NAVIGATION)
+        # The proxy ends idle connections after some seconds: a request must not meet that moment.
+        self.http.headers["Connection"] = "close"
 
     def login(self, password: str) -> None:
         """Log in on the hub's page.
