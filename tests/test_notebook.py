@@ -169,3 +169,23 @@ async def test_a_kernel_has_its_card_its_user_and_its_budget(
     assert env["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
     # The startup hook is in the kernel's own Python: it covers whatever torch is imported.
     assert await kernel.run(TORCH) == "told\n"
+
+
+def test_shut_down_from_inside_frees_the_card(hub: Hub, engine: Engine, student: Student) -> None:
+    """As JupyterLab's menu does it: the server ends by itself."""
+    token = student.api("POST", "users/student/tokens", json={"note": "menu"}).json()["token"]
+    [old] = containers(engine)
+    answer = requests.post(
+        f"{hub.url}/user/student/api/shutdown",
+        headers={"Authorization": f"token {token}"},
+        timeout=60,
+    )
+    assert answer.ok, answer.text
+    hub.wait_stopped("student")
+    hub.wait(lambda: not containers(engine), "its container is removed")
+    assert 'id="start"' in student.get("/hub/home").text
+    hub.start_server("student", {"profile": "one-gpu"})
+    hub.wait_ready("student")
+    [new] = containers(engine)
+    assert new["Id"] != old["Id"]
+    assert new["Labels"]["gpuspawner.devices"] in engine.uuids
