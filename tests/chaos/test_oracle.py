@@ -243,21 +243,45 @@ TRACEBACK = """\
 [I 2026-01-02 03:04:05.678 JupyterHub base:1122] before
 [E 2026-01-02 03:04:05.679 JupyterHub base:1123] It failed
     Traceback (most recent call last):
-      File "x.py", line 1, in f
+      File "/srv/gpuspawner/pool.py", line 1, in f
         raise ValueError("what")
     ValueError: what
 [I 2026-01-02 03:04:05.680 JupyterHub base:1124] after
 """
+NEVER_RETRIEVED = """\
+Task exception was never retrieved
+future: <Task finished coro=<Pool.work() done, defined at /srv/gpuspawner/pool.py:28>>
+[I 2026-01-02 03:04:05.680 JupyterHub base:1124] after
+"""
+FALSE_ALARM = "[C] Container abc carries this hub's id, but this hub did not start it: another\n"
 
 
 def test_a_traceback_in_a_log_is_found_with_its_end() -> None:
     [fault] = logs.faults(TRACEBACK)
-    assert "It failed" in fault
-    assert "ValueError: what" in fault
-    assert "after" not in fault
+    assert "It failed" in fault.text
+    assert fault.last == "ValueError: what"
+    assert "after" not in fault.text
+    assert fault.ours
 
 
-def test_a_log_without_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [NEVER_RETRIEVED, FALSE_ALARM])
+def test_other_signs_of_a_fault(text: str) -> None:
+    [fault] = logs.faults(text)
+    assert fault.ours
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TRACEBACK.replace("gpuspawner", "jupyterhub"),
+        TRACEBACK.replace("ValueError: what", "asyncio.exceptions.CancelledError"),
+        "sys:1: RuntimeWarning: coroutine 'User.spawn' was never awaited\n",
+    ],
+)
+def test_what_is_jupyterhubs_own(text: str) -> None:
+    [fault] = logs.faults(text)
+    assert not fault.ours
+
+
+def test_a_log_without_is_clean() -> None:
     assert list(logs.faults("[I] all is well\n")) == []
-    monkeypatch.setitem(logs.ALLOWED, "ValueError: what", "planted")
-    assert list(logs.faults(TRACEBACK)) == []
