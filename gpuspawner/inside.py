@@ -19,6 +19,7 @@ from docker.errors import APIError
 from .connection import NO_ANSWER
 from .engine import Engine
 from .sight import SCRIPT, Seen, read_look
+from .waiting import within
 
 #: Cards without persistence mode take seconds to open.
 DEADLINE_SECONDS: Final = 10.0
@@ -42,15 +43,11 @@ async def look(engine: Engine, container_id: str) -> Seen:
     Raises:
         Unseen: it has no shell, the engine refused or gave no answer, or it took too long.
     """
-    work = asyncio.ensure_future(engine.run(_look, engine, container_id))
     try:
         # The threads may be busy, so that the work's own deadline has not begun yet.
-        done, _ = await asyncio.wait([work], timeout=2 * DEADLINE_SECONDS)
-    finally:
-        work.cancel()
-    if not done:
-        raise Unseen(_slow())
-    return work.result()
+        return await within(engine.run(_look, engine, container_id), 2 * DEADLINE_SECONDS)
+    except asyncio.TimeoutError:
+        raise Unseen(_slow()) from None
 
 
 def _slow() -> str:

@@ -179,7 +179,7 @@ class Launching(Admission):
                 image_id=flight.image.id,
                 with_hook=flight.with_hook,
             )
-        await pool.proof.kept(self.object_id, flight.asked)
+        await pool.proof.kept(ticket.container_id, flight.asked)
         self.tell(60, "Waiting for your turn" if attempt.devices else "Starting your server")
         if not await pool.look(attempt, self.object_id):
             return None
@@ -188,7 +188,7 @@ class Launching(Admission):
         await ticket.start()
         # Beside the rest of the start, and done before the user is told that it is ready.
         proof = asyncio.ensure_future(
-            pool.proof.seen(self.object_id, attempt.devices, flight.asked)
+            pool.proof.seen(ticket.container_id, attempt.devices, flight.asked)
         )
         proof.add_done_callback(lambda f: f.cancelled() or f.exception())
         try:
