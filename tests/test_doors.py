@@ -123,7 +123,7 @@ BAD = [
     {"profile": "🎓" * 1000},
     {"🎓": "🎓"},
     {"profile": [[[[[[{}]]]]]]},
-    {"profile": "x" * 10_000_000},
+    {"profile": "x" * 1_000_000},
     {str(n): "x" for n in range(100_000)},
 ]
 
@@ -156,8 +156,8 @@ def test_junk_in_the_form_is_400(hub: Hub) -> None:
     for data in (
         {"profile": "nothing"},
         {"profile": "cpu", "runtime": "nvidia"},
-        {"profile": "x" * 10_000_000},
-        {"x" * 10_000_000: "y", "profile": "cpu"},
+        {"profile": "x" * 1_000_000},
+        {"x" * 1_000_000: "y", "profile": "cpu"},
     ):
         assert student.post_form(data).status_code == 400
 
