@@ -5,8 +5,7 @@ The hub polls only where a test makes it: whatever it knows then, it knows after
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +14,7 @@ import docker
 import pytest
 import requests
 
+from events import Overlaps
 from gpu_hub import cards_in_use, containers, gpu_hub, inside
 from ground.engine import Engine
 from ground.hub import Hub
@@ -159,37 +159,9 @@ STAYS: dict[str, Deed] = {
 USERS = [*ENDS, *STAYS]
 
 
-class Twins:
-    """Reads the engine's events: servers that ever had two running containers."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.found: list[str] = []
-        self._client = docker.APIClient(base_url=engine.url)
-        self._events = self._client.events(
-            filters={"type": "container", "event": ["start", "die"], "label": "gpuspawner.user"},
-            decode=True,
-        )
-        self._running: dict[str, set[str]] = {}
-        self._thread = threading.Thread(target=self._read)
-        self._thread.start()
-
-    def _read(self) -> None:
-        for event in self._events:
-            labels = event["Actor"]["Attributes"]
-            if labels["image"] == "copy-of-ours":
-                continue
-            running = self._running.setdefault(labels["gpuspawner.user"], set())
-            if event["Action"] == "die":
-                running.discard(event["id"])
-                continue
-            running.add(event["id"])
-            if len(running) > 1:
-                self.found.append(labels["gpuspawner.user"])
-
-    def close(self) -> None:
-        self._events.close()
-        self._thread.join()
-        self._client.close()
+def servers(labels: Mapping[str, str]) -> list[str]:
+    """A copy by hand has the labels of ours."""
+    return [] if labels["image"] == "copy-of-ours" else [labels["gpuspawner.user"]]
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +169,7 @@ def scene(
     engine: Engine, tiny_image: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scene]:
     """All servers started, meddled with, and polled once."""
-    twins = Twins(engine)
+    twins = Overlaps(engine, servers)
     try:
         with gpu_hub(tmp_path_factory.mktemp("outside"), engine, tiny_image, CONFIG) as hub:
             scene = Scene(hub, engine)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ import pytest
 from gpu_hub import cards_in_use, containers, gpu_hub, inside
 from ground.engine import Engine
 from ground.hub import Hub
-from ground.machine import GroundError
 
 pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
 
@@ -116,38 +113,3 @@ def test_docker_restart_keeps_the_server_and_its_card(hub: Hub, engine: Engine) 
     hub.wait_ready("ben")
     hub.wait(lambda: inside(hub, "ada"), "the server answers again")
     assert card(hub, "ada") == uuid != card(hub, "ben")
-
-
-# -- two hubs -----------------------------------------------------------------------------------
-
-
-def test_two_hubs_with_the_same_users_share_the_cards(
-    hub: Hub, engine: Engine, tiny_image: str, tmp_path: Path
-) -> None:
-    users = ["ada", "ben", "cleo"]
-    with gpu_hub(tmp_path / "other", engine, tiny_image) as other:
-        other.add_users(*users)
-        places = [(each, user) for user in users for each in (hub, other)]
-        with ThreadPoolExecutor(6) as pool:
-            answers = list(pool.map(lambda p: p[0].start_server(p[1], ONE, check=False), places))
-        for (each, user), answer in zip(places, answers, strict=True):
-            if answer.status_code != 503:
-                try:
-                    each.wait_ready(user)
-                except GroundError:
-                    # Refused after the POST was answered: outrun by the other hub.
-                    assert each.server(user) is None
-        served = [(each, user) for each, user in places if each.server(user)]
-        assert cards_in_use(engine) == dict.fromkeys(engine.uuids, 1)
-        assert len(served) == 4
-        seen = {card(each, user) for each, user in served}
-        assert seen == set(engine.uuids)
-        # Each stops its own, and the other's of the same name goes on.
-        mine = [user for each, user in served if each is hub]
-        theirs = [user for each, user in served if each is other]
-        clear(hub)
-        for user in theirs:
-            inside(other, user)
-        assert len(containers(engine)) == len(theirs)
-        assert len(mine) + len(theirs) == 4
-        clear(other)
