@@ -33,11 +33,11 @@ class Worker:
         operation, at, subject: the call at which it stands.
     """
 
-    def __init__(self, stage: Stage, hub: str, work: Callable[[], None]) -> None:
-        self.hub = hub
+    def __init__(self, executor: SteppedExecutor, work: Callable[[], None]) -> None:
+        self.executor, self.hub = executor, executor.hub
         self.operation, self.subject = "", None
         self.at: At | str = ""
-        self._stage, self._work = stage, work
+        self._stage, self._work = executor.stage, work
         # Locks, as the quickest way for one thread to wake another and wait for it.
         self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
@@ -102,9 +102,9 @@ class Stage:
         return worker.stop(operation, at, subject) if worker else None
 
     @contextmanager
-    def threads_of(self, hub: str) -> Iterator[SteppedExecutor]:
+    def threads_of(self, hub: str, owner: object) -> Iterator[SteppedExecutor]:
         """What is constructed meanwhile gets threads that are stepped."""
-        executor = SteppedExecutor(self, hub)
+        executor = SteppedExecutor(self, hub, owner)
         with ExitStack() as patches:
             for name, module in list(sys.modules.items()):
                 if name.startswith("gpuspawner.") and hasattr(module, "ThreadPoolExecutor"):
@@ -115,11 +115,16 @@ class Stage:
 
 
 class SteppedExecutor(Executor):
-    """A pool of threads that are stepped; once ``dead``, it does nothing any more."""
+    """A pool of threads that are stepped; once ``dead``, it does nothing any more.
 
-    def __init__(self, stage: Stage, hub: str) -> None:
+    Args:
+        hub: what it is called.
+        owner: the process it belongs to.
+    """
+
+    def __init__(self, stage: Stage, hub: str, owner: object) -> None:
         self.dead = False
-        self._stage, self._hub = stage, hub
+        self.stage, self.hub, self.owner = stage, hub, owner
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -134,7 +139,7 @@ class SteppedExecutor(Executor):
                 future.set_result(answer)
 
         if not self.dead:
-            Worker(self._stage, self._hub, work).begin()
+            Worker(self, work).begin()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -185,11 +190,10 @@ class SteppedLoop(asyncio.SelectorEventLoop):
 
     def end(self) -> None:
         """Cancel what runs, and close."""
-        while tasks := asyncio.all_tasks(self):
-            for task in tasks:
+        for _ in range(20):
+            for task in asyncio.all_tasks(self):
                 task.cancel()
-            before = len(tasks)
             self.settle()
-            if len(asyncio.all_tasks(self)) == before:
-                raise AssertionError(f"these do not end when cancelled: {tasks}")
+        left = asyncio.all_tasks(self)
         self.close()
+        assert not left, f"these do not end when cancelled: {left}"

@@ -29,9 +29,8 @@ from gpuspawner.errors import EngineUnknown, GPUSpawnerError
 from gpuspawner.inventory import simulated_inventory
 from gpuspawner.placement import Request
 
-from .stage import OneAtATime, Stage, SteppedLoop
+from .stage import OneAtATime, Stage, SteppedLoop, Worker
 
-CARDS = 2
 #: What a spawn may end with, beside success.
 REFUSALS = (GPUSpawnerError, Outrun, APIError, OSError, asyncio.CancelledError)
 
@@ -46,9 +45,12 @@ class WatchedMachine(FakeMachine):
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self.lock = self.changed = OneAtATime(stage)
+        self.stage = stage
         self.turn = stage.turn
         self.step = 0
         self.made_at: dict[str, int] = {}
+        #: By container: the hub process that had it made and was there for its answer.
+        self.made_by: dict[str, object] = {}
         self.running_since: dict[str, int] = {}
         #: By our container: the outsiders that ran on its card when it was started.
         self.met: dict[str, set[str]] = {}
@@ -59,7 +61,21 @@ class WatchedMachine(FakeMachine):
         made = super().make(*args)
         self.step += 1
         self.made_at[made.id] = self.step
+        self.made_by[made.id] = self.caller
         return made
+
+    def remove(self, container_id: str, force: bool) -> None:
+        one = self.containers.get(container_id)
+        if one is not None and one.live and ours(one) and force and self.caller is not None:
+            if self.caller.hub.pool.hub_id != one.labels[names.LABEL_HUB]:
+                self.broken.append(f"{one.name} was stopped by another hub")
+        super().remove(container_id, force)
+
+    @property
+    def caller(self) -> Any:
+        """The hub process whose thread this is; None if it is nobody's any more."""
+        worker = getattr(self.stage.here, "worker", None)
+        return None if worker is None or worker.executor.dead else worker.executor.owner
 
     def set_running(self, one: FakeContainer) -> None:
         first = one.started_at is None
@@ -96,8 +112,8 @@ class Cards:
 
     description = "cards that fall ill"
 
-    def __init__(self) -> None:
-        self.inventory = simulated_inventory(CARDS)
+    def __init__(self, count: int) -> None:
+        self.inventory = simulated_inventory(count)
         self.ill: set[int] = set()
 
     async def read(self) -> Inventory:
@@ -130,7 +146,7 @@ class Life:
         self.world, self.servers = world, servers
         self.loop = SteppedLoop()
         self.loop.moment = world.moment
-        with world.stage.threads_of(hub_id[0]) as self.executor:
+        with world.stage.threads_of(hub_id[0], self) as self.executor:
             self.hub = self.run_now(self._make(hub_id))
         for server in servers.values():
             server.spawning = server.held = None
@@ -144,7 +160,7 @@ class Life:
         def in_database() -> set[str]:
             return {s.stored[1] for s in self.servers.values() if s.stored is not None}
 
-        hub = FakeHub(self.world.machine, hub_id, cards=CARDS, in_database=in_database)
+        hub = FakeHub(self.world.machine, hub_id, in_database=in_database)
         hub.pool.prober._source = self.world.cards
         return hub
 
@@ -207,6 +223,9 @@ class Life:
                 break
             await asyncio.sleep(pause)
         if server.held is held:
+            one = self.world.machine.containers.get(held[1])
+            if one is not None and one.live:
+                self.world.machine.broken.append(f"{one.name} runs and was declared dead")
             await self.stop(server)
 
     def end(self) -> None:
@@ -217,10 +236,10 @@ class Life:
 class World:
     """Everything, and what may happen to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, cards: int) -> None:
         self.stage = Stage()
         self.machine = WatchedMachine(self.stage)
-        self.cards = Cards()
+        self.cards = Cards(cards)
         self.moment = 0.0
         self.steps = 0
         #: How often what ended how.
@@ -247,6 +266,8 @@ class World:
     def settle(self) -> None:
         for life in self.living():
             life.loop.settle()
+        for life in self.living():
+            self.check_memory(life)
         if self.machine.broken:
             raise Broken("; ".join(self.machine.broken))
 
@@ -262,6 +283,18 @@ class World:
             if not self.stage.standing:
                 return
             self.go_on(0)
+
+    def go_to(self, operation: str, at: str, hub: str = "a") -> Worker:
+        """Let the calls of one hub go on until one stands there."""
+        for _ in range(100):
+            mine = [w for w in self.stage.standing if w.hub == hub]
+            if (mine[0].operation, mine[0].at) == (operation, at):
+                return mine[0]
+            self.go_on(self.stage.standing.index(mine[0]))
+        raise AssertionError(f"no {operation} of hub {hub}")
+
+    def strike(self, worker: Worker, fault: Any) -> None:
+        self.go_on(self.stage.standing.index(worker), fault)
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, for the engine and both hubs."""
@@ -312,6 +345,18 @@ class World:
         if before:
             self.machine.broken.append(f"{one.name} was handed over, an outsider on its card")
 
+    def check_memory(self, life: Life) -> None:
+        """What a hub has in memory fits what it has done."""
+        pool, broken = life.hub.pool, self.machine.broken
+        sums = Counter(uuid for attempt in pool.attempts for uuid in attempt.devices)
+        if any(count > 1 for count in sums.values()):
+            broken.append("one hub reserved a card twice")
+        known = pool.known()
+        for one in self.machine.containers.values():
+            if self.machine.made_by.get(one.id) is life:
+                if one.labels[names.LABEL_LEASE] not in known:
+                    broken.append(f"{one.name} was forgotten by the hub that made it")
+
     def finish(self) -> None:
         """Let everything come to its end: nothing may be left that nobody owns."""
         for which, life in enumerate(self.lives):
@@ -358,7 +403,7 @@ class World:
         """Each card that nobody has can be had."""
         taken = {card for one in self.machine.live() for card in one.cards}
         life = self.living()[0]
-        for number in range(CARDS - len(taken)):
+        for number in range(len(self.cards.inventory.devices) - len(taken)):
             task = life.do(life.hub.spawn(f"last{number}"))
             for _ in range(20):
                 self.go_on_all()
