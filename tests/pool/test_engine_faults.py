@@ -84,6 +84,9 @@ async def test_silence_of_the_engine_is_no_part_of_the_grace(
     listed = machine.calls.count("list")
     await until(lambda: machine.calls.count("list") > listed + 3)
     machine.fault("list", "unreachable", times=-1)
+    # A listing that was answered before may still be on its way.
+    listed = machine.calls.count("list")
+    await until(lambda: machine.calls.count("list") > listed + 3)
     machine.advance(1000)
     listed = machine.calls.count("list")
     await until(lambda: machine.calls.count("list") > listed + 3)
