@@ -88,6 +88,8 @@ class Asks:
                 unresolved.append(text)
         for minor in sorted(self.minors):
             found = {d.uuid for d in inventory.devices if d.uuid and d.minor == minor}
+            # Else it may be any card whose number is not known.
+            found = found or {d.uuid for d in inventory.devices if d.uuid and d.minor is None}
             held |= found
             if not found:
                 unresolved.append(f"/dev/nvidia{minor}")
@@ -169,7 +171,7 @@ def parse_asks(
     if manner == "nothing" and _may_use(host):
         manner = "may-use"
         found.why.append("privileged or /dev")
-    if manner != "nothing" and _is_observer(inspection, config, observers, own_ids):
+    if _is_observer(inspection, config, observers, own_ids):
         manner = "observes"
     # The variable, and a request by id from Docker 29.2 on, may name a card by its CDI name.
     by_cdi = {i for i in found.ids if _nvidia_cdi(i)}

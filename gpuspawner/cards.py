@@ -11,23 +11,45 @@ from . import names
 from .attempts import Attempts
 from .claims import Claim, loads
 from .devices import Device, Inventory
+from .health import Condition, by_word
 from .placement import Card
-from .states import State
+from .states import CardState, State
 
 #: Why a card in MIG mode is not offered whole.
 SLICED = "MIG mode is on, so the card can't be given out whole; slices are not in this version"
 
 
 def see_cards(
-    inventory: Inventory, claims: Iterable[Claim], attempts: Attempts, hub_id: str
+    inventory: Inventory,
+    claims: Iterable[Claim],
+    attempts: Attempts,
+    hub_id: str,
+    *,
+    conditions: Mapping[str, Condition] | None = None,
+    gone: Iterable[Device] = (),
 ) -> tuple[Card, ...]:
-    """Count claims and reservations on every device, each attempt once with its own container."""
+    """Count claims and reservations on every device, each attempt once with its own container.
+
+    Args:
+        conditions: how each card stands, by UUID; one that is not there is judged by the driver's
+            word alone.
+        gone: cards that were seen before and are not named any more: counted, never offered.
+    """
     listed = [c for c in claims if not (c.whose == "mine" and c.lease in attempts)]
-    return tuple(_card(d, inventory, listed, attempts, hub_id) for d in inventory.devices)
+    found = conditions or {}
+    return tuple(
+        _card(d, inventory, listed, attempts, hub_id, found.get(d.uuid, by_word(d)))
+        for d in (*inventory.devices, *gone)
+    )
 
 
 def _card(
-    device: Device, inventory: Inventory, claims: list[Claim], attempts: Attempts, hub_id: str
+    device: Device,
+    inventory: Inventory,
+    claims: list[Claim],
+    attempts: Attempts,
+    hub_id: str,
+    condition: Condition,
 ) -> Card:
     near = loads(claims, inventory, device.uuid) if device.uuid else []
     load = sum((c.size for c in near), Fraction(0))
@@ -35,17 +57,33 @@ def _card(
         load = max(load, Fraction(1))
     if device.uuid:
         load += attempts.taking(inventory.neighbours(device.uuid) | {device.uuid})
+    unavailable, settling = condition.why, condition.state is CardState.SETTLING
+    if device.mig and (settling or not unavailable):
+        unavailable, settling = SLICED, False
     return Card(
         uuid=device.uuid,
         index=device.index,
         model=device.model,
         memory_mib=device.memory_mib,
         load=load,
-        unavailable=device.ill or (SLICED if device.mig else ""),
-        foreign=any(c.whose == "outsider" for c in near),
+        unavailable=unavailable,
+        settling=settling,
+        foreign=bool(condition.strangers) or any(c.whose == "outsider" for c in near),
         order=_order(hub_id, device.uuid),
         display=device.display,
+        screen_mib=_screen_mib(device, taken=bool(near)),
     )
+
+
+def _screen_mib(device: Device, *, taken: bool) -> int:
+    """Memory that the desktop has on a display card: what nobody else can get."""
+    if not device.display:
+        return 0
+    sizes = [p.used_mib for p in device.processes if p.kind == "graphics"]
+    if sizes and None not in sizes:
+        return sum(size or 0 for size in sizes)
+    # Not told for each process: all that is in use, where nobody else can be using it.
+    return 0 if taken else device.used_mib or 0
 
 
 def _order(hub_id: str, uuid: str) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
 from .cards import SLICED
 from .claims import Claim, Row, Survey, describe, loads
-from .devices import Device, Inventory
+from .devices import Device
+from .health import Condition
+from .states import CardState
 from .view import View
 
 _WHOSE = {"mine": "this hub", "sibling": "another hub", "outsider": "outside"}
@@ -18,7 +19,6 @@ _WHOSE = {"mine": "this hub", "sibling": "another hub", "outsider": "outside"}
 def devices_report(view: View, hub_id: str) -> dict[str, Any]:
     """Every device with its health, its state and who holds it."""
     inventory = view.inventory
-    claims = view.claims.claims
     return {
         "at": _moment(view.survey),
         "hub": hub_id or None,
@@ -26,34 +26,33 @@ def devices_report(view: View, hub_id: str) -> dict[str, Any]:
         "complete": inventory.complete,
         "driver_version": inventory.driver_version,
         "cuda_version": inventory.cuda_version,
-        "devices": [_device(d, inventory, claims, view.survey) for d in inventory.devices],
+        "devices": [_device(d, view) for d in (*inventory.devices, *view.gone)],
         "links": [asdict(link) for link in inventory.links],
     }
 
 
-def _device(
-    device: Device, inventory: Inventory, claims: Iterable[Claim], survey: Survey
-) -> dict[str, Any]:
-    near = loads(claims, inventory, device.uuid) if device.uuid else []
-    state, why = _state(device, near)
+def _device(device: Device, view: View) -> dict[str, Any]:
+    near = loads(view.claims.claims, view.inventory, device.uuid) if device.uuid else []
+    state, why = _state(device, near, view.condition(device))
     return {
         **asdict(device),
         "state": state,
         "why": why,
-        "holders": [_claim(claim, survey) for claim in near],
+        "holders": [_claim(claim, view.survey) for claim in near],
     }
 
 
-def _state(device: Device, near: list[Claim]) -> tuple[str, str]:
-    """The first that applies: ill, held, foreign, sliced, free; and why, in words."""
-    if device.ill:
-        return "ill", device.ill
+def _state(device: Device, near: list[Claim], condition: Condition) -> tuple[str, str]:
+    """The first that applies, and why, in words; a card in MIG mode that is free is sliced."""
     strangers = [claim for claim in near if claim.whose == "outsider"]
-    if strangers:
-        return "foreign", strangers[0].why
+    applying = {condition.state}
     if near:
-        return "held", ""
-    return ("sliced", SLICED) if device.mig else ("free", "")
+        applying.add(CardState.FOREIGN if strangers else CardState.HELD)
+    state = CardState.first(applying)
+    why = condition.why or (strangers[0].why if strangers else "")
+    if device.mig and state in (CardState.FREE, CardState.SETTLING):
+        return "sliced", SLICED
+    return state.value, why
 
 
 def leases_report(view: View, hub_id: str) -> dict[str, Any]:

@@ -27,8 +27,6 @@ from .spawner import GPUSpawner
 #: Sections that other versions will have.
 _LATER_SECTIONS = {"GPUSwarmSpawner": "Docker Swarm", "GPUStatus": "the status service"}
 _OUR_SECTIONS = ("GPUSpawner", "GPUPool")
-#: Settings of ours that other versions will have: what looks after cards that are not clean.
-_LATER_SETTINGS = frozenset({"clean_probes", "foreign_memory_mib"})
 #: How some traits of the hub's own fail on a value of another kind.
 _STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
 _CONTAINERS = (list, dict, set)
@@ -70,8 +68,6 @@ def _is_ours(sections: Sections, name: str) -> bool:
 def _known_settings(c: Config, section: str, cls: type[Configurable]) -> None:
     known = cls.class_trait_names(config=True)
     for setting in settings(c, section):
-        if section == "GPUPool" and setting.key in _LATER_SETTINGS:
-            raise BadConfigError(f"{setting.line}: not in this version; remove it")
         if setting.key not in known:
             raise BadConfigError(
                 f"{setting.line}: there is no such setting{_hint(setting.key, section, known)}"

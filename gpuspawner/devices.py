@@ -130,6 +130,8 @@ class Inventory:
     Attributes:
         complete: False if a device could not even be named; then an unknown id may be that one.
         source: ``nvml``, ``fixed`` or ``simulated``.
+        former: slices that earlier probes saw and this one did not. Who was given one may still be
+            at work on its parent.
     """
 
     devices: tuple[Device, ...] = ()
@@ -138,6 +140,7 @@ class Inventory:
     cuda_version: str | None = None
     source: str = "nvml"
     complete: bool = True
+    former: tuple[Slice, ...] = ()
     by_uuid: Mapping[str, Device] = field(init=False, repr=False, compare=False)
     slice_by_uuid: Mapping[str, Slice] = field(init=False, repr=False, compare=False)
 
@@ -155,8 +158,11 @@ class Inventory:
         """
         if uuid in self.slice_by_uuid:
             return frozenset({self.slice_by_uuid[uuid].parent})
-        device = self.by_uuid.get(uuid)
-        return frozenset(s.uuid for s in device.slices) if device else frozenset()
+        slices = (*self.slice_by_uuid.values(), *self.former)
+        return frozenset(
+            [s.uuid for s in slices if s.parent == uuid]
+            + [s.parent for s in self.former if s.uuid == uuid]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready dict; :meth:`from_dict` reads it back."""

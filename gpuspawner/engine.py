@@ -248,6 +248,19 @@ class Engine:
             raise NoAnswer(f"{answer!r:.40} instead of an inspection")
         return answer
 
+    async def processes_of(self, container_id: str) -> frozenset[int]:
+        """PIDs on the host of a container's processes; empty where the engine does not tell."""
+        try:
+            answer = await self._ask(self._top, container_id)
+            column = answer["Titles"].index("PID")
+            return frozenset(int(row[column]) for row in answer["Processes"])
+        except (*NO_ANSWER, AttributeError, KeyError, TypeError, ValueError, IndexError):
+            return frozenset()
+
+    def _top(self, container_id: str) -> Any:
+        path, timeout = f"/containers/{container_id}/top", self._inspect_timeout_seconds
+        return self.get(path, params={"ps_args": "-eo pid"}, timeout=timeout).json()
+
     async def _details(
         self, listing: Listing, facts: EngineFacts
     ) -> tuple[dict[str, Detail], list[Row]]:

@@ -63,8 +63,8 @@ def devices_from_config(entries: Sequence[Any]) -> tuple[Device, ...]:
 
     Args:
         entries: one dict per card. ``uuid`` is needed. ``model``, ``memory_gib`` or
-            ``memory_mib``, ``pci_bus_id``, ``numa_node`` and ``display`` may be told. ``index``
-            is the entry's place in the list, and ``minor`` the index, unless told.
+            ``memory_mib``, ``minor``, ``pci_bus_id``, ``numa_node`` and ``display`` may be told.
+            ``index`` is the entry's place in the list unless told. A ``minor`` is never guessed.
 
     Raises:
         ConfigError: naming the entry, the field and what is allowed.
@@ -103,8 +103,7 @@ def _device(place: int, entry: Any) -> Device:
     if "pci_bus_id" in fields:
         # As the driver writes it: eight digits of domain, capitals.
         fields["pci_bus_id"] = fields["pci_bus_id"].upper().rjust(16, "0")
-    index = fields.setdefault("index", place)
-    fields.setdefault("minor", index)
+    fields.setdefault("index", place)
     return Device(**fields)
 
 
@@ -118,7 +117,6 @@ def _no_twins(devices: tuple[Device, ...], field: str) -> None:
             raise ConfigError(
                 f"GPUPool.inventory[{place}] has the {field} {value!r} that "
                 f"GPUPool.inventory[{first[value]}] has already; each card needs one of its own"
-                + (". An entry without 'minor' has its index" if field == "minor" else "")
                 + (". An entry without 'index' has its place" if field == "index" else "")
             )
         first[value] = place

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .placement import Card, Request, Shortage
+from .placement import Card, Request, Shortage, suits
 
 ECHO_CHARS = 60
 _NAME_CHARS = 40
@@ -103,18 +103,24 @@ def _busy(shortage: Shortage, need: str) -> str:
         return f"{gpus(free)}{kind} {are} free, {need} {request.count}."
     if shortage.free:
         return f"{gpus(shortage.free)} {_none_of(shortage.free)}{kind}."
-    in_use = shortage.suitable - shortage.unavailable
-    if in_use == 0:
-        which = _all(shortage.suitable, kind)
-        return f"{which} out of service just now, and the admins can see why."
-    if shortage.unavailable:
-        are = "is" if in_use == 1 else "are"
-        others = "is" if shortage.unavailable == 1 else "are"
-        return (
-            f"{gpus(in_use)}{kind} {are} in use just now, "
-            f"{shortage.unavailable} {others} out of service."
-        )
-    return f"{_all(shortage.suitable, kind)} in use just now."
+    out, soon = shortage.unavailable, shortage.settling
+    in_use = shortage.suitable - out - soon
+    parts = [
+        (in_use, "in use just now", ""),
+        (out, "out of service", " just now, and the admins can see why"),
+        (soon, "being made ready", " and free in a moment"),
+    ]
+    told = [part for part in parts if part[0]]
+    if len(told) == 1:
+        _, state, more = told[0]
+        return f"{_all(shortage.suitable, kind)} {state}{more}."
+    (first, state, _), *others = told
+    rest = "".join(f", {count} {_are(count)} {what}" for count, what, _ in others)
+    return f"{gpus(first)}{kind} {_are(first)} {state}{rest}."
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 def _none_of(count: int) -> str:
@@ -148,11 +154,11 @@ def admin_shortage(shortage: Shortage, cards: Sequence[Card]) -> str:
             f"no placement for {', '.join(wanted)}: {shortage.total} card(s), "
             f"{shortage.suitable} suitable, {shortage.free_suitable} of those free, "
             f"{shortage.held} held by servers, {shortage.foreign} in foreign hands, "
-            f"{shortage.unavailable} not offered"
+            f"{shortage.unavailable} not offered, {shortage.settling} offered again in a moment"
         )
     ]
     lines += [f"  {_card(c)}" for c in sorted(cards, key=lambda c: (c.index, c.uuid))]
-    if shortage.foreign:
+    if any(c.foreign and suits(c, request) for c in cards):
         lines.append(
             "  A container or process outside the hub has a card. If it only monitors, label it "
             "gpuspawner.role=observer or add its image to GPUPool.observers; else stop it."

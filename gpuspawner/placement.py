@@ -42,8 +42,11 @@ class Card:
     Attributes:
         order: this hub's place of the card among equals (hubs try cards in different orders).
         load: what claims and reservations take, as a sum of sizes; may exceed 1.
-        unavailable: why the card is not offered at all (ill, gone, sliced); empty if it is.
-        foreign: True if the load includes somebody outside gpuspawner.
+        unavailable: why the card is not offered at all (ill, gone, dirty, settling, sliced); empty
+            if it is.
+        settling: it is on its way back by itself, and free in a moment.
+        screen_mib: memory that a desktop on it takes.
+        foreign: True if somebody outside gpuspawner has it or is at work on it.
     """
 
     uuid: str
@@ -55,6 +58,8 @@ class Card:
     foreign: bool = False
     order: int = 0
     display: bool = False
+    settling: bool = False
+    screen_mib: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,8 @@ class Shortage:
         free_suitable: cards that are free and suitable.
         held: suitable cards in the hands of gpuspawner's servers.
         foreign: suitable cards in the hands of others.
-        unavailable: suitable cards that are ill, gone or sliced.
+        unavailable: suitable cards that are out of service: ill, gone, dirty or sliced.
+        settling: suitable cards that nobody has and that are offered again in a moment.
     """
 
     request: Request
@@ -94,6 +100,7 @@ class Shortage:
     held: int
     foreign: int
     unavailable: int
+    settling: int = 0
 
     @property
     def never(self) -> bool:
@@ -110,7 +117,7 @@ def suits(card: Card, request: Request) -> bool:
     if request.min_memory_mib:
         if card.memory_mib is None:
             return False
-        return card.memory_mib * request.share >= request.min_memory_mib
+        return (card.memory_mib - card.screen_mib) * request.share >= request.min_memory_mib
     return True
 
 
@@ -145,7 +152,9 @@ def place(request: Request, cards: Sequence[Card]) -> Placement | Shortage:
             share=request.share,
             memory_mib=min(sizes) if len(sizes) == len(chosen) else None,
         )
+    settling = [c for c in suitable if c.settling]
     taken = [c for c in suitable if not c.unavailable and not has_room(c, request)]
+    taken += [c for c in settling if c.load]
     return Shortage(
         request=request,
         total=len(cards),
@@ -154,5 +163,6 @@ def place(request: Request, cards: Sequence[Card]) -> Placement | Shortage:
         free_suitable=len(fitting),
         held=sum(1 for c in taken if not c.foreign),
         foreign=sum(1 for c in taken if c.foreign),
-        unavailable=sum(1 for c in suitable if c.unavailable),
+        unavailable=sum(1 for c in suitable if c.unavailable and not c.settling),
+        settling=sum(1 for c in settling if not c.load),
     )

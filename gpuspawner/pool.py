@@ -9,8 +9,9 @@ held across a call to engine or driver.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import Any
 
 from . import messages
@@ -18,7 +19,8 @@ from .attempts import Attempt
 from .cards import Holding, holding, see_cards
 from .claims import Claims, Survey, Times, read_claims
 from .devices import Inventory
-from .errors import EngineUnknown, GPUSpawnerError
+from .errors import EngineUnknown, GPUSpawnerError, ProbeError
+from .health import Departures, Limits, Look, conditions_now
 from .inside_watch import InsideWatch
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
@@ -61,10 +63,14 @@ class GPUPool(PoolLeftovers):
         self.noted: set[str] = set()
         source = source_from_config(self.inventory)
         self.log.info("The list of GPUs comes from %s", source.description)
+        self._departures = Departures()
         self.prober = Prober(
             source,
+            self,
+            limits=Limits(self.foreign_memory_mib, self.clean_probes),
             max_age_seconds=self.probe_max_age_seconds,
             log=self.log,
+            looked=self._looked,
         )
         self.proof = Proof(self.engine, self.prober, self.log, looks=self.look_inside)
         self.inside = InsideWatch(self.proof, self.log, self._spawn)
@@ -82,19 +88,53 @@ class GPUPool(PoolLeftovers):
             EngineUnknown, ProbeError: one of them can't be asked.
         """
         age = self.probe_max_age_seconds if probe_age_seconds is None else probe_age_seconds
-        inventory = await self.prober.latest(age)
+        await self.prober.latest(age)
         survey = await self.survey()
-        return View(inventory, survey, self._claims(survey, inventory))
+        # The newest there is by now; without an await from here on, all parts fit together.
+        health = self.prober.health
+        claims = self.claims(survey, health.inventory)
+        self._departures.note(claims.claims, asyncio.get_running_loop().time())
+        left = self._departures.left(claims.claims, health.inventory, health.begun)
+        conditions = conditions_now(health, left)
+        return View(health.inventory, survey, claims, health.gone, conditions)
+
+    async def renewed_view(self, view: View) -> View:
+        """A view after a new look, where that may free a card; else the same.
+
+        Raises:
+            EngineUnknown: the engine can't be asked.
+        """
+        if not view.outdated:
+            return view
+        with contextlib.suppress(ProbeError):  # told in the log; the card stays as it was
+            await self.prober.renewed()
+        return await self.view()
 
     async def survey(self) -> Survey:
         return await self.engine.survey()
 
-    def _claims(self, survey: Survey, inventory: Inventory) -> Claims:
+    def claims(self, survey: Survey, inventory: Inventory) -> Claims:
+        """Who holds what in a survey."""
         return read_claims(survey, inventory, self.hub_id, self.times)
+
+    def processes_of(self, container_id: str) -> Awaitable[Collection[int]]:
+        """Host PIDs of a container; empty where the engine does not tell."""
+        return self.engine.processes_of(container_id)
+
+    def _looked(self, look: Look) -> None:
+        for seen in (look.before, look.after):
+            self._departures.note(seen.claims.claims, look.begun)
 
     def cards(self, view: View) -> tuple[Card, ...]:
         """The cards as they stand now, with this process's reservations."""
-        return see_cards(view.inventory, view.claims.claims, self.attempts, self.hub_id)
+        return see_cards(
+            view.inventory,
+            view.claims.claims,
+            self.attempts,
+            self.hub_id,
+            conditions=view.conditions,
+            gone=view.gone,
+        )
 
     def holding(self, user: str, view: View) -> Holding:
         """The cards that a user's servers have, with this process's reservations."""
@@ -119,7 +159,12 @@ class GPUPool(PoolLeftovers):
         view = await self.view()
         if await self.remove_leftovers(view.survey.listing, user, server):
             view = await self.view()
-        self._decide(request, user, limit, view)
+        try:
+            self._decide(request, user, limit, view)
+        except NoRoom:
+            if not view.outdated:
+                raise
+            self._decide(request, user, limit, await self.renewed_view(view))
 
     async def reserve(self, request: Request, *, user: str, server: str, limit: int) -> Attempt:
         """Choose cards and reserve them.
@@ -134,15 +179,7 @@ class GPUPool(PoolLeftovers):
             NoRoom, OverQuota: not now.
             EngineUnknown, ProbeError: unknown is busy.
         """
-        chosen = Placement((), request.share)
-        if request.count:
-            while True:
-                ended = self.attempts.ended
-                view = await self.view(probe_age_seconds=5.0)
-                if ended == self.attempts.ended:
-                    # Else the listing may lack the container of an attempt that has ended since.
-                    break
-            chosen = self._decide(request, user, limit, view)
+        chosen = await self._choose(request, user, limit)
         attempt = Attempt(
             lease=secrets.token_hex(16),
             devices=chosen.devices,
@@ -153,6 +190,25 @@ class GPUPool(PoolLeftovers):
         self.attempts.add(attempt)
         self._ends[attempt.lease] = asyncio.Event()
         return attempt
+
+    async def _choose(self, request: Request, user: str, limit: int) -> Placement:
+        """Decide by a listing that may be used for it; no ``await`` follows the decision."""
+        if not request.count:
+            return Placement((), request.share)
+        renewed = False
+        while True:
+            ended = self.attempts.ended
+            view = await self.view(probe_age_seconds=5.0)
+            if ended != self.attempts.ended:
+                # The listing may lack the container of an attempt that has ended since.
+                continue
+            try:
+                return self._decide(request, user, limit, view)
+            except NoRoom:
+                if renewed or not view.outdated:
+                    raise
+            renewed = True
+            await self.renewed_view(view)
 
     def _decide(self, request: Request, user: str, limit: int, view: View) -> Placement:
         held = self.holding(user, view)
@@ -196,7 +252,7 @@ class GPUPool(PoolLeftovers):
                 raise
             return Verdict.WAIT  # a failed listing is no verdict
         inventory = await self.prober.latest(self.probe_max_age_seconds)
-        claims = self._claims(survey, inventory).claims
+        claims = self.claims(survey, inventory).claims
         mine = next((c for c in claims if c.row.id == container_id), None)
         if mine is None:
             if survey.listing.by_id(container_id) is None:
@@ -232,6 +288,6 @@ class GPUPool(PoolLeftovers):
                     raise
                 await asyncio.sleep(0.25)
         inventory = await self.prober.latest(self.probe_max_age_seconds)
-        claims = self._claims(survey, inventory).claims
+        claims = self.claims(survey, inventory).claims
         mine = next((c for c in claims if c.row.id == container_id), None)
         return mine is None or second_look(mine, claims, inventory)

@@ -121,6 +121,32 @@ class PoolTraits(LoggingConfigurable):
         """,
     ).tag(config=True)
 
+    foreign_memory_mib = Integer(
+        500,
+        min=0,
+        help="""
+        MiB of a GPU's memory, beyond the driver's own reserve, that may be in use without anybody
+        accounting for it. A GPU with more is not offered. Default: 500.
+
+        Example::
+
+            c.GPUPool.foreign_memory_mib = 1000
+        """,
+    ).tag(config=True)
+
+    clean_probes = Integer(
+        3,
+        min=1,
+        help="""
+        How many times in a row the driver must find nothing wrong with a GPU that was ill, or had
+        work of somebody else on it, before it is offered again. Default: 3.
+
+        Example::
+
+            c.GPUPool.clean_probes = 5
+        """,
+    ).tag(config=True)
+
     hub_id_file = Unicode(
         "",
         help="""

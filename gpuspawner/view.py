@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from .claims import Claims, Survey
-from .devices import Inventory
+from .devices import Device, Inventory
+from .health import NOT_LOOKED_AT, Condition, by_word
 
 
 @dataclass(frozen=True)
 class View:
-    """What was known at one moment."""
+    """What was known at one moment.
+
+    Attributes:
+        gone: cards that were seen before and are not named any more.
+        conditions: how each card stands, by UUID; one that is not there is well.
+    """
 
     inventory: Inventory
     survey: Survey
     claims: Claims
+    gone: tuple[Device, ...] = ()
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+
+    def condition(self, device: Device) -> Condition:
+        """How a card stands; one that was never looked at, by the driver's word alone."""
+        return self.conditions.get(device.uuid) or by_word(device)
+
+    @property
+    def outdated(self) -> bool:
+        """True if a card was left by its holder since the last look: a new one may free it."""
+        return NOT_LOOKED_AT in self.conditions.values()

@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from fakes.rows import claim
 from gpuspawner import __version__, cli, names
 from gpuspawner.claims import Claims, Listing, Survey
 from gpuspawner.cli_report import devices_report, leases_report
 from gpuspawner.devices import Device, Inventory
+from gpuspawner.health import Condition
 from gpuspawner.inventory import simulated_inventory
+from gpuspawner.states import CardState
 from gpuspawner.view import View
 from ground.engine import Engine
 
@@ -297,6 +300,31 @@ def test_states_of_devices() -> None:
     json.dumps([report, leases_report(view, "")])
 
 
+def test_states_of_devices_that_were_looked_at() -> None:
+    devices = tuple(Device(f"GPU-{number}", number) for number in range(4))
+    conditions = {
+        "GPU-0": Condition(CardState.DIRTY, "process 7 is at work on it"),
+        "GPU-1": Condition(CardState.DIRTY, "process 8 is at work on it"),
+        "GPU-2": Condition(CardState.SETTLING, "its last holder has just ended"),
+        "GPU-9": Condition(CardState.GONE, "not named"),
+    }
+    view = View(
+        Inventory(devices),
+        Survey(Listing((), 0.0)),
+        Claims((claim("c1", ["GPU-1"], state="running"),)),
+        gone=(Device("GPU-9", 9),),
+        conditions=conditions,
+    )
+    told = {d["uuid"]: (d["state"], d["why"]) for d in devices_report(view, HUB)["devices"]}
+    assert told == {
+        "GPU-0": ("dirty", "process 7 is at work on it"),
+        "GPU-1": ("held", "process 8 is at work on it"),
+        "GPU-2": ("settling", "its last holder has just ended"),
+        "GPU-3": ("free", ""),
+        "GPU-9": ("gone", "not named"),
+    }
+
+
 # -- errors in words ------------------------------------------------------------------------------
 
 
@@ -336,7 +364,10 @@ def test_what_goes_wrong_is_said_in_words(
 
 
 def test_no_driver_is_said_in_words(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stand_in: StandInEngine,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer = {"ok": False, "kind": "no-driver", "message": "no driver is loaded"}
     probe = [sys.executable, "-c", f"print({json.dumps(answer)!r})"]

@@ -158,10 +158,7 @@ REFUSED = {
     ),
     "c.GPUPool.xyz = 1": ("c.GPUPool.xyz: there is no such setting", "docs/reference"),
     "c.GpuSpawner.uid = 1": ("c.GpuSpawner:", "c.GPUSpawner?"),
-    "c.GPUPool.foreign_memory_mib = 500": (
-        "c.GPUPool.foreign_memory_mib:",
-        "not in this version",
-    ),
+    "c.GPUPool.clean_probes = 0": ("c.GPUPool.clean_probes", "1"),
     "c.GPUStatus.port = 1": ("c.GPUStatus:", "not in this version"),
     "c.GPUSwarmSpawner.uid = 1": ("c.GPUSwarmSpawner:", "not in this version"),
     'c.JupyterHub.spawner_class = "docker"': ("c.JupyterHub.spawner_class = 'docker'", "subclass"),

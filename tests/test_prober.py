@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from fakes.rows import cards
+from fakes.rows import HUB, cards
+from gpuspawner.claims import Claims, Listing, Survey, read_claims
 from gpuspawner.devices import Inventory
-from gpuspawner.errors import ProbeError
+from gpuspawner.errors import EngineUnknown, ProbeError
+from gpuspawner.health import Limits
 from gpuspawner.prober import Prober
 
 MISSED = ProbeError("no answer", kind="timeout")
@@ -37,8 +39,34 @@ class Source:
         return answer
 
 
-def prober(source: Source, max_age_seconds: float = 60) -> Prober:
-    return Prober(source, max_age_seconds=max_age_seconds, log=logging.getLogger("test"))
+class Engine:
+    """An engine that lists nothing; may be away."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.asked = 0
+
+    async def survey(self) -> Survey:
+        self.asked += 1
+        if self.away:
+            raise EngineUnknown("away")
+        return Survey(Listing((), 1000.0))
+
+    def claims(self, survey: Survey, inventory: Inventory) -> Claims:
+        return read_claims(survey, inventory, HUB)
+
+    async def processes_of(self, container_id: str) -> frozenset[int]:
+        raise AssertionError("nobody is there to be asked about")
+
+
+def prober(source: Source, max_age_seconds: float = 60, engine: Engine | None = None) -> Prober:
+    return Prober(
+        source,
+        engine or Engine(),
+        limits=Limits(),
+        max_age_seconds=max_age_seconds,
+        log=logging.getLogger("test"),
+    )
 
 
 async def test_a_fresh_answer_is_used_again_and_an_old_one_is_not() -> None:
@@ -97,3 +125,55 @@ async def test_a_probe_that_nobody_waits_for_may_fail_quietly() -> None:
     probe = prober(Source([MISSED]))
     probe.refresh()
     await asyncio.wait([probe.refresh()])
+
+
+async def test_a_look_is_a_probe_between_two_listings() -> None:
+    source, engine = Source([cards(1)]), Engine()
+    probe = prober(source, engine=engine)
+    source.open.clear()
+    look = probe.refresh()
+    while not source.asked:
+        await asyncio.sleep(0)
+    assert engine.asked == 1
+    source.open.set()
+    await look
+    assert engine.asked == 2
+
+
+async def test_without_a_listing_there_is_no_look_and_the_last_is_kept_for_a_while() -> None:
+    engine = Engine()
+    probe = prober(Source([cards(1), cards(2)]), engine=engine)
+    engine.away = True
+    with pytest.raises(EngineUnknown):
+        await probe.latest(60)
+    engine.away = False
+    await probe.latest(60)
+    engine.away = True
+    assert len((await probe.latest(-1)).devices) == 1
+    with pytest.raises(EngineUnknown):
+        await probe.renewed()
+
+
+async def test_a_renewed_look_begins_after_the_question() -> None:
+    source = Source([cards(1), cards(2), cards(3)])
+    source.open.clear()
+    probe = prober(source)
+    probe.refresh()
+    while not source.asked:
+        await asyncio.sleep(0)
+    renewed = [asyncio.ensure_future(probe.renewed()) for _ in range(3)]
+    await asyncio.sleep(0)
+    source.open.set()
+    assert [len(i.devices) for i in await asyncio.gather(*renewed)] == [2, 2, 2]
+    assert source.asked == 2
+
+
+async def test_a_driver_that_fails_is_told_once_and_its_recovery_too(caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    probe = prober(Source([MISSED, MISSED, cards(1)]))
+    for _ in range(2):
+        with pytest.raises(ProbeError):
+            await probe.latest(60)
+    await probe.latest(60)
+    assert caplog.text.count("could not be probed") == 1
+    assert caplog.text.count("can be probed again") == 1
