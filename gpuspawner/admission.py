@@ -21,6 +21,7 @@ from .options import UNLISTED_SUFFIX, Choice, parse_options
 from .pool import NoRoom, OverQuota
 from .pulls import PullError
 from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
+from .shortage_report import admin_shortage
 from .spawner_base import SpawnerBase
 from .waiting import within
 
@@ -123,7 +124,7 @@ class Admission(SpawnerBase):
                 messages.none_free(error.shortage, cpu_available=cpu),
                 reason=names.REASON_NO_FREE_GPU,
                 status=503,
-                admin_message=messages.admin_shortage(error.shortage, error.cards),
+                admin_message=admin_shortage(error.shortage, error.cards),
             )
         if isinstance(error, OverQuota):
             return GPURefusal(

@@ -10,7 +10,7 @@ from traitlets.config import Config
 from traitlets.log import get_logger
 
 from . import config_checks as checks
-from . import hub_start
+from . import hub_pages, hub_start
 from .config_sections import BadConfigError, Sections, is_set, spawner_class_of
 from .spawner import GPUSpawner
 
@@ -45,6 +45,7 @@ def configure(c: Config, *, swarm: bool = False) -> None:
     for warning in warnings:
         get_logger().warning("%s", warning)
     hub_start.install()
+    hub_pages.add_pages(hub)
 
 
 def check(c: Config, spawner_class: type[GPUSpawner]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The words that users see, made from numbers, and what admins read about a shortage.
+"""The words that users see, made from numbers.
 
 Every text for a user is under 40 words, says what happened and what they can do now, and names no
 other user, no device id and no system word. What a user sent is shown short and printable
@@ -8,9 +8,8 @@ other user, no device id and no system word. What a user sent is shown short and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
-from .placement import Card, Request, Shortage, suits
+from .placement import Request, Shortage
 
 ECHO_CHARS = 60
 _NAME_CHARS = 40
@@ -139,46 +138,6 @@ def _other_advice(cpu_available: bool) -> str:
     return "Please choose another profile, or ask the hub's admins."
 
 
-def admin_shortage(shortage: Shortage, cards: Sequence[Card]) -> str:
-    """The same for the log: numbers, every card's state, and the usual fix."""
-    request = shortage.request
-    wanted = [f"{request.count} card(s)"]
-    if request.share != Fraction(1):
-        wanted.append(f"share {request.share}")
-    if request.min_memory_mib:
-        wanted.append(f"at least {request.min_memory_mib} MiB")
-    if request.models:
-        wanted.append(f"model in {list(request.models)}")
-    lines = [
-        (
-            f"no placement for {', '.join(wanted)}: {shortage.total} card(s), "
-            f"{shortage.suitable} suitable, {shortage.free_suitable} of those free, "
-            f"{shortage.held} held by servers, {shortage.foreign} in foreign hands, "
-            f"{shortage.unavailable} not offered, {shortage.settling} offered again in a moment"
-        )
-    ]
-    lines += [f"  {_card(c)}" for c in sorted(cards, key=lambda c: (c.index, c.uuid))]
-    if any(c.foreign and suits(c, request) for c in cards):
-        lines.append(
-            "  A container or process outside the hub has a card. If it only monitors, label it "
-            "gpuspawner.role=observer or add its image to GPUPool.observers; else stop it."
-        )
-    if shortage.never:
-        lines.append("  Waiting can't help: the machine has too few such cards.")
-    return "\n".join(lines)
-
-
-def _card(card: Card) -> str:
-    size = "memory not told" if card.memory_mib is None else f"{card.memory_mib} MiB"
-    if card.unavailable:
-        state = f"not offered: {card.unavailable}"
-    elif card.load == 0:
-        state = "free"
-    else:
-        state = f"load {card.load}{', foreign' if card.foreign else ''}"
-    return f"card {card.index} {card.uuid or '(no UUID)'} {card.model} {size}: {state}"
-
-
 # -- other refusals ----------------------------------------------------------------------------
 
 
@@ -295,6 +254,14 @@ def gpu_lost() -> str:
     return (
         "Your notebook can no longer see its GPU. Please save, then stop and start your server. "
         "Files are kept; variables are lost. This wasn't your mistake."
+    )
+
+
+def card_ill() -> str:
+    """The card of a running server is ill or gone."""
+    return (
+        "Your GPU has reported a fault. Please save your work now, then stop and start your "
+        "server: you'll get another GPU if one is free. The admins have been told."
     )
 
 

@@ -30,6 +30,7 @@ from .proof import Proof
 from .states import State
 from .verdict import Verdict, judge, second_look
 from .view import View
+from .watch import Watch
 
 #: A created container waits this long for later rivals to go before it yields.
 WAIT_SECONDS = 15.0
@@ -72,6 +73,7 @@ class GPUPool(PoolLeftovers):
             log=self.log,
             looked=self._looked,
         )
+        self.watch = Watch(self.prober, self.log, self._spawn)
         self.proof = Proof(self.engine, self.prober, self.log, looks=self.look_inside)
         self.inside = InsideWatch(self.proof, self.log, self._spawn)
 
@@ -124,6 +126,7 @@ class GPUPool(PoolLeftovers):
     def _looked(self, look: Look) -> None:
         for seen in (look.before, look.after):
             self._departures.note(seen.claims.claims, look.begun)
+        self.watch.looked(look)
 
     def cards(self, view: View) -> tuple[Card, ...]:
         """The cards as they stand now, with this process's reservations."""

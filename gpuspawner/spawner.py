@@ -15,6 +15,7 @@ from traitlets import default
 from . import messages
 from .errors import GPUSpawnerError, OptionsError
 from .form import ProfileState, render, state_of
+from .notices import notices_for
 from .options import options_from_form
 from .refusal import refusal_from_error
 from .standing import Standing
@@ -56,12 +57,16 @@ class GPUSpawner(Standing):
     async def _form(self) -> str:
         """The spawn form with live counts; empty where there is nothing to choose."""
         allowed = self.profiles.allowed(self.user.name, self.group_names)
-        notice = str(self.form_notice)
+        told = [
+            f"{messages.name(n.server)}: {n.text}" if n.server else n.text
+            for n in notices_for(self.user)
+        ]
+        notice = " ".join([*told, str(self.form_notice)]).strip()
         try:
             await self.pool.engine.connect()
             self.pool.start_cleaner()
             self.pool.prober.refresh()  # for the next decision; this one takes the last answer
-            view = await self.pool.view()
+            view = await self.pool.renewed_view(await self.pool.view())
         except GPUSpawnerError as error:
             self.log.warning("The form has no counts: %s", error)
             unknown = ProfileState(disabled=messages.cards_unknown(cpu_available=True))

@@ -84,6 +84,13 @@ class SpawnerBase(SpawnerTraits):
         """A start is under way that the hub has not given up."""
         return self._wish is not None
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know about the GPU of this running server; for the hub's pages."""
+        lost = self.watched.notice if self.watched is not None else ""
+        told = self.pool.watch.alarms.notices(self.lease) if self.lease else ()
+        return (*told, lost) if lost else told
+
     # -- profiles -------------------------------------------------------------------------------
 
     @cached_property

@@ -218,6 +218,8 @@ class Standing(Reaching):
         elif row.ours and not (self.last_options and self.user_options):
             self._recall(row)
         if row.state in LIVE_STATES:
+            if self.devices:
+                self.pool.watch.polled(self.poll_interval)
             if row.state == "running":
                 self._look_inside(row)
             await self.follow(row)

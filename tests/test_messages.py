@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuspawner import messages, replies
 from gpuspawner.placement import Card, Placement, Request, Shortage, place, suits
+from gpuspawner.shortage_report import admin_shortage
 
 #: Never on a student's screen: our own words, the engine's, device ids.
 FORBIDDEN = re.compile(
@@ -171,7 +172,7 @@ def test_laws_hold_for_every_shortage(request: Request, machine: list[Card], cpu
     check(messages.disabled(found))
     assert ("without a GPU" in text) is cpu
     assert not re.search(r"\b1 GPUs|\b(?!1\b)\d+ GPU\b|\b0 GPU", text), text
-    admin = messages.admin_shortage(found, machine)
+    admin = admin_shortage(found, machine)
     assert all(card.uuid in admin for card in machine)
     assert ("GPUPool.observers" in admin) is any(c.foreign for c in machine if suits(c, request))
 
