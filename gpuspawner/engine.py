@@ -30,7 +30,7 @@ from .waiting import within
 T = TypeVar("T")
 
 #: What reading an answer raises that is none of an engine's.
-_UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 
 Removal = Literal["gone", "removing", "runs"]
 
@@ -251,15 +251,15 @@ class Engine:
     async def processes_of(self, container_id: str) -> frozenset[int]:
         """PIDs on the host of a container's processes; empty where the engine does not tell."""
         try:
-            answer = await self._ask(self._top, container_id)
-            column = answer["Titles"].index("PID")
-            return frozenset(int(row[column]) for row in answer["Processes"])
-        except (*NO_ANSWER, AttributeError, KeyError, TypeError, ValueError, IndexError):
+            return await self._ask(self._top, container_id)
+        except EngineUnknown:
             return frozenset()
 
-    def _top(self, container_id: str) -> Any:
+    def _top(self, container_id: str) -> frozenset[int]:
         path, timeout = f"/containers/{container_id}/top", self._inspect_timeout_seconds
-        return self.get(path, params={"ps_args": "-eo pid"}, timeout=timeout).json()
+        answer = self.get(path, params={"ps_args": "-eo pid"}, timeout=timeout).json()
+        column = answer["Titles"].index("PID")
+        return frozenset(int(row[column]) for row in answer["Processes"])
 
     async def _details(
         self, listing: Listing, facts: EngineFacts

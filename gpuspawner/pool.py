@@ -94,8 +94,7 @@ class GPUPool(PoolLeftovers):
         survey = await self.survey()
         # The newest there is by now; without an await from here on, all parts fit together.
         health = self.prober.health
-        claims = self.claims(survey, health.inventory)
-        self._departures.note(claims.claims, asyncio.get_running_loop().time())
+        claims = self._claims_now(survey, health.inventory)
         left = self._departures.left(claims.claims, health.inventory, health.begun)
         conditions = conditions_now(health, left)
         return View(health.inventory, survey, claims, health.gone, conditions)
@@ -118,6 +117,12 @@ class GPUPool(PoolLeftovers):
     def claims(self, survey: Survey, inventory: Inventory) -> Claims:
         """Who holds what in a survey."""
         return read_claims(survey, inventory, self.hub_id, self.times)
+
+    def _claims_now(self, survey: Survey, inventory: Inventory) -> Claims:
+        """The same, of a survey that was answered just now."""
+        claims = self.claims(survey, inventory)
+        self._departures.note(claims.claims, asyncio.get_running_loop().time())
+        return claims
 
     def processes_of(self, container_id: str) -> Awaitable[Collection[int]]:
         """Host PIDs of a container; empty where the engine does not tell."""
@@ -255,7 +260,7 @@ class GPUPool(PoolLeftovers):
                 raise
             return Verdict.WAIT  # a failed listing is no verdict
         inventory = await self.prober.latest(self.probe_max_age_seconds)
-        claims = self.claims(survey, inventory).claims
+        claims = self._claims_now(survey, inventory).claims
         mine = next((c for c in claims if c.row.id == container_id), None)
         if mine is None:
             if survey.listing.by_id(container_id) is None:
@@ -291,6 +296,6 @@ class GPUPool(PoolLeftovers):
                     raise
                 await asyncio.sleep(0.25)
         inventory = await self.prober.latest(self.probe_max_age_seconds)
-        claims = self.claims(survey, inventory).claims
+        claims = self._claims_now(survey, inventory).claims
         mine = next((c for c in claims if c.row.id == container_id), None)
         return mine is None or second_look(mine, claims, inventory)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from .claims import Claims, Survey
 from .devices import Device, Inventory
-from .health import NOT_LOOKED_AT, Condition, by_word
+from .health import Condition, by_word
+from .states import CardState
 
 
 @dataclass(frozen=True)
@@ -31,5 +32,7 @@ class View:
 
     @property
     def outdated(self) -> bool:
-        """True if a card was left by its holder since the last look: a new one may free it."""
-        return NOT_LOOKED_AT in self.conditions.values()
+        """True if one more look may free a card, such as one that its holder has just left."""
+        return any(
+            c.state is CardState.SETTLING and c.needed <= 1 for c in self.conditions.values()
+        )

@@ -14,6 +14,8 @@ import docker.types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jupyterhub._data import DATA_FILES_PATH
+from jupyterhub.app import JupyterHub
 from traitlets import TraitError
 from traitlets.config import Config
 from traitlets.config.loader import LazyConfigValue, PyFileConfigLoader
@@ -21,6 +23,8 @@ from traitlets.config.loader import LazyConfigValue, PyFileConfigLoader
 from gpuspawner import GPUSpawner, configure
 from gpuspawner.config_sections import BadConfigError, Sections
 from gpuspawner.errors import ConfigError
+from gpuspawner.hub_pages import TEMPLATES, VARIABLE
+from gpuspawner.notices import notices_for
 from gpuspawner.pool_traits import PoolTraits
 from ground.hub import Hub
 
@@ -52,7 +56,36 @@ def refused(text: str) -> str:
 def test_an_empty_configuration_gets_the_spawner_and_keeps_servers_over_restarts() -> None:
     c = Config()
     configure(c)
-    assert c == {"JupyterHub": {"spawner_class": GPUSpawner, "cleanup_servers": False}}
+    assert c == {
+        "JupyterHub": {
+            "spawner_class": GPUSpawner,
+            "cleanup_servers": False,
+            "template_paths": [TEMPLATES],
+            "template_vars": {VARIABLE: notices_for},
+        }
+    }
+
+
+def test_an_admins_own_pages_come_first_and_the_hubs_last() -> None:
+    own = str(Path(DATA_FILES_PATH) / "templates")
+
+    def paths(*before: str, lazily: bool = False) -> list[str]:
+        c = Config()
+        if lazily:
+            c.JupyterHub.template_paths.insert(0, before[0])
+            c.JupyterHub.template_vars.update({"mine": 1})
+        else:
+            c.JupyterHub.template_paths = list(before)
+            c.JupyterHub.template_vars = {"mine": 1}
+        for _ in range(2):
+            configure(c)
+        hub = JupyterHub(config=c)
+        assert set(hub.template_vars) == {"mine", VARIABLE}
+        return list(hub.template_paths)
+
+    assert paths("/theirs") == ["/theirs", TEMPLATES]  # the hub adds its own at its start
+    assert paths("/theirs", own) == ["/theirs", TEMPLATES, own]
+    assert paths("/theirs", lazily=True) == ["/theirs", TEMPLATES, own]
 
 
 def test_what_is_set_is_left() -> None:
