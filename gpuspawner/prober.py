@@ -102,18 +102,19 @@ class Prober:
         Raises:
             ProbeError, EngineUnknown: there is none to be had, and the last is too old to rely on.
         """
-        if self._age <= max_age_seconds:
+        if self._is_newer_than(max_age_seconds):
             return self.inventory
         try:
             return await asyncio.shield(self.refresh())
         except (ProbeError, EngineUnknown):
-            if self._age <= self._max_age_seconds:
+            if self._is_newer_than(self._max_age_seconds):
                 return self.inventory
             raise
 
-    @property
-    def _age(self) -> float:
-        return asyncio.get_running_loop().time() - self.health.begun
+    def _is_newer_than(self, age_seconds: float) -> bool:
+        begun = self.health.begun
+        seen = begun > float("-inf")
+        return seen and asyncio.get_running_loop().time() - begun <= age_seconds
 
     async def _look(self) -> Inventory:
         begun = asyncio.get_running_loop().time()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -125,6 +126,12 @@ async def test_a_probe_that_nobody_waits_for_may_fail_quietly() -> None:
     probe = prober(Source([MISSED]))
     probe.refresh()
     await asyncio.wait([probe.refresh()])
+
+
+async def test_an_answer_of_any_age_is_still_an_answer() -> None:
+    source = Source([cards(1)])
+    assert (await prober(source).latest(math.inf)).devices
+    assert source.asked == 1
 
 
 async def test_a_look_is_a_probe_between_two_listings() -> None:
