@@ -22,6 +22,8 @@ CONFIG = f"""
 c.DockerSpawner.allowed_images = {{"plain": {image.TINY!r}, "too-new": {TOO_NEW!r}}}
 c.GPUPool.inventory = "nvml"
 c.GPUPool.probe_max_age_seconds = 0
+# The stand-in's cards have no device nodes, so inside a server there is nothing to be seen.
+c.GPUPool.look_inside = False
 """
 
 
