@@ -68,9 +68,12 @@ async def test_labels_tell_what_the_database_does_not(
     assert not machine.containers
 
 
-async def test_what_the_database_tells_is_believed(hub: RealHub) -> None:
+@pytest.mark.parametrize("left", [stock, nothing, bare])
+async def test_what_the_database_tells_is_believed(
+    hub: RealHub, left: Callable[[Any], Any]
+) -> None:
     before = await hub.start("ada", CPU)
-    before.orm_spawner.user_options = {"profile": "one-gpu"}
+    before.orm_spawner.state, before.orm_spawner.user_options = left(before), ONE
     hub.session.commit()
     await hub.restart()
     assert hub.spawner("ada").user_options == ONE

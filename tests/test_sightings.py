@@ -83,12 +83,14 @@ def test_what_is_newer_than_the_process_is_not_in_its_first_listing(watch: Watch
 
 def test_a_listing_overtaken_by_a_later_one_forgets_nothing(watch: Watch) -> None:
     watch.see()
-    row = watch.made()
     begun = watch.steady
+    watch.advance(5)
+    row = watch.made()
     watch.advance(1)
     watch.see(row)
     watch.advance(9)
     watch.sightings.listing((), watch.clock, begun=begun, now=watch.steady)
+    watch.clock += 7200
     assert watch.see(row).age(row) == 10
 
 
