@@ -6,13 +6,15 @@ import argparse
 import logging
 import random
 import time
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from .core_machine import CoreMachine
 from .pool_machine import PoolMachine
 
-MACHINES = {"pool": PoolMachine}
+MACHINES: dict[str, Any] = {"core": CoreMachine, "pool": PoolMachine}
 
 
 def main() -> None:
