@@ -148,6 +148,7 @@ async def test_an_end_once_seen_stays_seen(hub: RealHub, machine: FakeMachine) -
     machine.exit(spawner.object_id)
     told = await spawner.poll()
     machine.run(spawner.object_id)
+    assert await spawner.poll() == told
     machine.fault("*", "unreachable", -1)
     assert await spawner.poll() == told
 
