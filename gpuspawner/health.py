@@ -183,8 +183,14 @@ class _Finding:
     strangers: tuple[str, ...] = ()
 
 
-def observe(health: Health, look: Look, limits: Limits) -> Health:
-    """Health after one more look, whose inventory is :func:`recalled`."""
+def observe(
+    health: Health, look: Look, limits: Limits, lately: Mapping[str, Iterable[str]] | None = None
+) -> Health:
+    """Health after one more look, whose inventory is :func:`recalled`.
+
+    Args:
+        lately: containers that other listings showed at work since the last look, by UUID.
+    """
     gone = _gone(look.inventory, health)
     conditions: dict[str, Condition] = {
         d.uuid: replace(health.of(d.uuid), state=CardState.GONE, why=GONE) for d in gone
@@ -193,12 +199,20 @@ def observe(health: Health, look: Look, limits: Limits) -> Health:
     for device in look.inventory.devices:
         if not device.uuid:
             continue
-        earlier = health.holders.get(device.uuid, frozenset())
+        units = {device.uuid} | look.inventory.neighbours(device.uuid)
+        earlier = health.holders.get(device.uuid, frozenset()).union(
+            *((lately or {}).get(unit, ()) for unit in units)
+        )
         finding = _examine(device, look, earlier, limits)
         conditions[device.uuid] = _step(health.of(device.uuid), finding, limits.clean_probes)
         at_work = {p.container_id for p in _processes(device)}
         holders[device.uuid] = frozenset(
-            {c.row.id for c in _near(device.uuid, look, look.after) if _alive(c)}
+            {
+                c.row.id
+                for seen in (look.before, look.after)
+                for c in _near(device.uuid, look, seen)
+                if alive(c)
+            }
             | {i for i in earlier if i in at_work}
         )
     return Health(look.begun, look.inventory, gone, conditions, holders)
@@ -267,7 +281,7 @@ def _memory(device: Device, look: Look, limits: Limits) -> _Finding:
     """Memory in use that nobody accounts for."""
     well = _Finding(CardState.FREE, "")
     claims = [*_near(device.uuid, look, look.before), *_near(device.uuid, look, look.after)]
-    now = {c.row.id for c in _near(device.uuid, look, look.after) if _alive(c)}
+    now = {c.row.id for c in _near(device.uuid, look, look.after) if alive(c)}
     if now:
         return well  # its holder's
     unexplained = unexplained_mib(device)
@@ -303,53 +317,6 @@ def _near(unit: str, look: Look, seen: Seen) -> list[Claim]:
     return loads(seen.claims.claims, look.inventory, unit)
 
 
-def _alive(claim: Claim) -> bool:
+def alive(claim: Claim) -> bool:
+    """True for a holder at work."""
     return claim.row.state in LIVE_STATES
-
-
-# -- between two looks -----------------------------------------------------------------------------
-
-
-class Departures:
-    """When containers were last listed as holders at work: newer news than the last look's.
-
-    A card whose holder ended after a look began has not been looked at since; it is settling.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[frozenset[str], float]] = {}
-
-    def note(self, claims: Iterable[Claim], now: float) -> None:
-        """Remember the holders in a listing that was read now."""
-        for claim in claims:
-            if _alive(claim):
-                self._last[claim.row.id] = (claim.devices, now)
-
-    def left(self, claims: Iterable[Claim], inventory: Inventory, begun: float) -> frozenset[str]:
-        """UUIDs of cards whose holder has ended since the last look began."""
-        here = {c.row.id for c in claims}
-        found: set[str] = set()
-        for container, (devices, at) in list(self._last.items()):
-            if container in here:
-                continue
-            if at < begun:
-                del self._last[container]
-                continue
-            for uuid in devices:
-                found |= {uuid} | inventory.neighbours(uuid)
-        return frozenset(found)
-
-
-#: A card whose holder has ended and that was not looked at since.
-NOT_LOOKED_AT = Condition(
-    CardState.SETTLING, "its last holder has just ended, and the driver was not asked since"
-)
-
-
-def conditions_now(health: Health, left: Iterable[str]) -> dict[str, Condition]:
-    """Conditions for a decision: those of the last look, and of cards left since it began."""
-    now = dict(health.conditions)
-    for uuid in left:
-        if now.get(uuid, WELL).state is CardState.FREE:
-            now[uuid] = NOT_LOOKED_AT
-    return now

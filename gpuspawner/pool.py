@@ -11,16 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Mapping
 from typing import Any
 
 from . import messages
 from .attempts import Attempt
 from .cards import Holding, holding, see_cards
 from .claims import Claims, Survey, Times, read_claims
+from .departures import Departures, conditions_now
 from .devices import Inventory
 from .errors import EngineUnknown, GPUSpawnerError, ProbeError
-from .health import Departures, Limits, Look, conditions_now
+from .health import Limits, Look
 from .inside_watch import InsideWatch
 from .inventory import source_from_config
 from .placement import Card, Placement, Request, Shortage, place
@@ -127,6 +128,10 @@ class GPUPool(PoolLeftovers):
     def processes_of(self, container_id: str) -> Awaitable[Collection[int]]:
         """Host PIDs of a container; empty where the engine does not tell."""
         return self.engine.processes_of(container_id)
+
+    def lately(self) -> Mapping[str, frozenset[str]]:
+        """Ids of the containers that were listed at work since the last look, by UUID."""
+        return self._departures.lately()
 
     def _looked(self, look: Look) -> None:
         for seen in (look.before, look.after):

@@ -7,7 +7,7 @@ looks together say of the cards' health is kept here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from logging import Logger
 from typing import Protocol
 
@@ -32,6 +32,10 @@ class Listings(Protocol):
 
     def processes_of(self, container_id: str) -> Awaitable[Collection[int]]:
         """Host PIDs of a container; empty where the engine does not tell."""
+        ...
+
+    def lately(self) -> Mapping[str, frozenset[str]]:
+        """Ids of the containers that other listings showed at work since the last look, by UUID."""
         ...
 
 
@@ -128,7 +132,7 @@ class Prober:
             Seen(before, claims(before, inventory)),
             Seen(after, claims(after, inventory)),
         )
-        self.health = observe(self.health, look, self._limits)
+        self.health = observe(self.health, look, self._limits, self._listings.lately())
         self._looked(look)
         return inventory
 

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from fakes.rows import HUB, OTHER_HUB, cards, claim, foreign, listing, ours, sliced
 from gpuspawner.asks import Asks
 from gpuspawner.claims import Detail, Row, Survey, loads, needs_detail, read_claims
+from gpuspawner.departures import Departures, conditions_now
 from gpuspawner.devices import Device, Inventory, Process
 from gpuspawner.health import (
     WELL,
-    Departures,
     Health,
     Limits,
     Look,
     Seen,
-    conditions_now,
     observe,
     recalled,
 )
@@ -438,3 +437,23 @@ def test_whatever_was_clean_looks_heal_it(looks: list[Any], needed: int) -> None
     assert last == {}
     assert story.health.gone == ()
     assert not story.health.unwell
+
+
+def test_one_that_came_and_went_between_two_looks_is_on_its_way_out() -> None:
+    """No look has listed it, but a spawn's own listings have: its process is nobody else's."""
+    departures, inventory = Departures(), machine(Process(1, "compute", 800, "c1"), count=1)
+    departures.note([claim("c1", ["GPU-0"], state="running")], 1.0)
+    gone = Look(2.0, inventory, seen(inventory, (), {}), seen(inventory, (), {}))
+    settling = observe(Health(), gone, Limits(), departures.lately())
+    assert settling.of("GPU-0").state is CardState.SETTLING
+    assert observe(settling, gone, Limits()).of("GPU-0").state is CardState.SETTLING
+    assert observe(Health(), gone, Limits()).of("GPU-0").state is CardState.DIRTY
+
+
+def test_one_that_went_after_the_probe_is_known_by_the_listing_before_it() -> None:
+    clean, busy = machine(count=1), machine(Process(1, "compute", 800, "c1"), count=1)
+    row = ours("GPU-0", state="running")
+    look = Look(1.0, clean, seen(clean, (row,), {}), seen(clean, (), {}))
+    health = observe(Health(), look, Limits())
+    again = Look(2.0, busy, seen(busy, (), {}), seen(busy, (), {}))
+    assert observe(health, again, Limits()).of("GPU-0").state is CardState.SETTLING

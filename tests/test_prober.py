@@ -59,6 +59,9 @@ class Engine:
     async def processes_of(self, container_id: str) -> frozenset[int]:
         raise AssertionError("nobody is there to be asked about")
 
+    def lately(self) -> dict[str, frozenset[str]]:
+        return {}
+
 
 def prober(source: Source, max_age_seconds: float = 60, engine: Engine | None = None) -> Prober:
     return Prober(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .laws import Laws
 from .machine import Broken
 from .rules import RULES, Rules
 from .world import Scene, World
+
+W = TypeVar("W")
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,12 @@ def search(scene: Scene, rules: Rules = RULES, *, limit: int = 10**9) -> Found:
                     came_by[after] = (world, name)
                     frontier.append(after)
         except Broken as broken:
-            return Found(len(came_by), str(broken), _story(came_by, world))
+            return Found(len(came_by), str(broken), story(came_by, world))
     return Found(len(came_by))
 
 
-def _story(came_by: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
+def story(came_by: dict[W, tuple[W, str] | None], world: W) -> tuple[str, ...]:
+    """The steps that lead to a state."""
     steps = []
     while (before := came_by[world]) is not None:
         world, name = before
