@@ -249,5 +249,8 @@ class RealHub:
     def close(self) -> None:
         """The end of the test."""
         self.kill()
+        database = self.session.get_bind()
         with contextlib.suppress(Exception):
             self.session.close()
+        # Else the connection would be closed by whichever later test collects it.
+        database.dispose()
