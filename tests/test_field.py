@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
 from fakes.hub import in_thread, until
 from fakes.parts import FakeContainer
-from fakes.rows import HUB, cards
+from fakes.rows import HUB, cards, listing
 from gpuspawner import inside_watch, standing
 from gpuspawner.attempts import Attempts
 from gpuspawner.cards import see_cards
+from gpuspawner.claims import Claims, Survey
 from gpuspawner.devices import Device, Inventory
+from gpuspawner.health import Health, Limits, Look, Seen, observe
 from gpuspawner.placement import Placement, Request, Shortage, place
 from gpuspawner.refusal import GPURefusal
 from ground.cards import simulated_uuids
@@ -208,3 +211,22 @@ def test_a_missing_card_is_not_offered() -> None:
     """pai#4344: a card that had fallen off the bus was still given out."""
     lost = Inventory((*cards(2).devices, Device("", 2, error="GPU is lost")))
     assert offered(lost) == {"GPU-0", "GPU-1"}
+
+
+def test_a_card_whose_memory_a_stuck_process_holds_is_not_offered() -> None:
+    """pai#3375: a process that could not be killed kept its memory, and others got the card."""
+    empty = Seen(Survey(listing()), Claims())
+    first, *others = cards(2).devices
+
+    def looked_at(health: Health, **fields: Any) -> Health:
+        card = replace(first, reserved_mib=600, recovery_action="none", **fields)
+        look = Look(0.0, Inventory((card, *others)), empty, empty)
+        return observe(health, look, Limits(foreign_memory_mib=500, clean_probes=1))
+
+    def free(health: Health) -> set[str]:
+        seen = see_cards(cards(2), [], Attempts(), HUB, conditions=health.conditions)
+        return {card.uuid for card in seen if isinstance(place(Request(1), [card]), Placement)}
+
+    held = looked_at(Health(), used_mib=30_000)
+    assert free(held) == {"GPU-1"}
+    assert free(looked_at(held, used_mib=0)) == {"GPU-0", "GPU-1"}
