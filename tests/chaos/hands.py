@@ -72,10 +72,11 @@ class Hands:
         self._on_one(dice, "POST", "/restart", "restart", starts=True, t=1)
 
     def pause(self, dice: random.Random) -> None:
-        chosen = self._on_one(dice, "POST", "/pause", "pause")
-        self._doing.pause(dice.uniform(0.2, 3))
-        if chosen:
-            self._order("POST", f"/containers/{chosen}/unpause")
+        with self._doing.steady:
+            chosen = self._on_one(dice, "POST", "/pause", "pause")
+            self._doing.pause(dice.uniform(0.2, 3))
+            if chosen:
+                self._order("POST", f"/containers/{chosen}/unpause")
 
     def update(self, dice: random.Random) -> None:
         """Other limits, and sometimes a restart policy."""
