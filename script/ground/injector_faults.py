@@ -101,6 +101,7 @@ class Fault:
 
     Attributes:
         met: the calls it was done to.
+        expired: a call was passed on because ``seconds`` were over, not because it was released.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Fault:
         self.kind: Kind = kind
         self.seconds = seconds
         self.met: list[Call] = []
+        self.expired = False
         self._operation = operation
         self._left = times
         self._when = when
@@ -151,4 +153,5 @@ class Fault:
 
     def hold(self) -> None:
         """Wait as this fault has calls wait: in a connection's thread."""
-        self._released.wait(self.seconds if self.kind == "slow" else None)
+        if not self._released.wait(self.seconds if self.kind == "slow" else None):
+            self.expired = True
