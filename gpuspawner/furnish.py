@@ -13,6 +13,7 @@ from typing import Any
 from docker.errors import APIError
 
 from .calls import Ticket
+from .connection import NoAnswer
 from .containment import ContainmentError
 from .engine import Engine
 from .home import HomeMount, MakeRight, Owner, Refuse, home_action, home_mount, read_owner
@@ -124,6 +125,8 @@ def owner_of(engine: Engine, container_id: str, path: str) -> Owner | None:
     try:
         with engine.get(url, params={"path": path}, stream=True) as answer:
             return read_owner(answer.iter_content(_CHUNK_BYTES))
+    except ValueError as error:
+        raise NoAnswer(f"no archive of {path} in the engine's answer: {error}") from error
     except APIError as error:
         if error.status_code == 404:
             return None
