@@ -109,15 +109,20 @@ class EngineClient(docker.APIClient):
         return result
 
     def _post(self, url: str, **kwargs: Any) -> Any:
-        return super()._post(url, **self._patient(url, kwargs))
+        return self._order(super()._post, url, kwargs)
 
     def _delete(self, url: str, **kwargs: Any) -> Any:
-        return super()._delete(url, **self._patient(url, kwargs))
+        return self._order(super()._delete, url, kwargs)
 
-    def _patient(self, url: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if _ORDERS.search(url):
-            kwargs["timeout"] = max(kwargs.get("timeout") or 0, self.timeout, ORDER_SECONDS)
-        return kwargs
+    def _order(self, send: Callable[..., Any], url: str, kwargs: dict[str, Any]) -> Any:
+        if not _ORDERS.search(url):
+            return send(url, **kwargs)
+        kwargs["timeout"] = max(kwargs.get("timeout") or 0, self.timeout, ORDER_SECONDS)
+        response = send(url, **kwargs)
+        # 201 of a create, 204 of the others, 304 of what is so already.
+        if response.status_code == 200:
+            raise NoAnswer(f"HTTP status 200 is no answer to an order: {url}", response=response)
+        return response
 
     def _retrieve_server_version(self) -> Any:
         patience = self.timeout
