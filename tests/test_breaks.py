@@ -344,7 +344,7 @@ def test_a_text_that_the_setting_does_not_take_is_the_users_mistake(hub: Hub) ->
     answer = hub.start_server("sizer", options, check=False)
     assert answer.status_code == 400
     assert "does not fit" in answer.json()["message"]
-    page = hub.login("sizer").post_form(
+    page = hub.login("sizer").refused_form(
         {
             "profile": "sized",
             "profile-option-sized--memory--unlisted-choice": "<b>huge</b>",

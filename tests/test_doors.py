@@ -48,7 +48,7 @@ def full(hub: Hub) -> Hub:
 
 
 def test_form_submitted_late_says_why_not(full: Hub) -> None:
-    page = full.login("late").post_form({"profile": "one-gpu"})
+    page = full.login("late").refused_form({"profile": "one-gpu"})
     assert page.status_code == 503
     assert ALL_TAKEN in unescape(page.text)
     assert "SpawnException" not in page.text
@@ -72,14 +72,14 @@ def _input(page: str, slug: str) -> str:
 
 def test_link_with_a_full_profile_says_why_not(full: Hub) -> None:
     for query in ({"profile": "one-gpu"}, {"opt-profile": "one-gpu"}):
-        page = full.login("late").get_form(**query)
+        page = full.login("late").refused_link(**query)
         assert page.status_code == 503
         assert ALL_TAKEN in unescape(page.text)
 
 
 def test_pending_page_says_why_not(full: Hub) -> None:
     student = full.login("late")
-    student.post_form({"profile": "one-gpu"})
+    student.refused_form({"profile": "one-gpu"})
     page = student.pending_page()
     assert page.status_code == 503
     assert ALL_TAKEN in unescape(page.text)
@@ -145,10 +145,10 @@ def test_bad_options_are_refused_in_words_and_cost_nothing(
 def test_a_forbidden_profile_is_403_at_every_door(hub: Hub) -> None:
     assert hub.start_server("curious", {"profile": "teachers"}, check=False).status_code == 403
     student = hub.login("curious")
-    page = student.post_form({"profile": "teachers"})
+    page = student.refused_form({"profile": "teachers"})
     assert page.status_code == 403
     assert "open to other groups only" in unescape(page.text)
-    assert student.get_form(profile="teachers").status_code == 403
+    assert student.refused_link(profile="teachers").status_code == 403
 
 
 def test_junk_in_the_form_is_400(hub: Hub) -> None:
@@ -159,7 +159,7 @@ def test_junk_in_the_form_is_400(hub: Hub) -> None:
         {"profile": "x" * 1_000_000},
         {"x" * 1_000_000: "y", "profile": "cpu"},
     ):
-        assert student.post_form(data).status_code == 400
+        assert student.refused_form(data).status_code == 400
 
 
 def test_the_last_good_choice_survives_a_bad_one(hub: Hub) -> None:

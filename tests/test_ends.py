@@ -346,7 +346,7 @@ def test_engine_away_is_said_at_all_doors_and_comes_back(hub: Hub, engine: Engin
         assert "can't reach the system that starts servers" in answer.json()["message"]
         form = student.get_form()
         assert form.status_code == 200
-        page = student.post_form(CPU)
+        page = student.refused_form(CPU)
         assert page.status_code == 503
         assert "can't reach the system that starts servers" in unescape(page.text)
         assert 'reason="gpu-engine"' in hub.api("GET", "../metrics").text

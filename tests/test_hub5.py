@@ -51,9 +51,9 @@ def test_the_text_is_the_same_at_every_door(hub: Hub) -> None:
     assert (rest.status_code, rest.json()["message"]) == (429, ALL_TAKEN)
     student = hub.login("late")
     doors = [
-        student.post_form(ONE),
-        student.get_form(**ONE),
-        student.get_form(**{"opt-profile": "one-gpu"}),
+        student.refused_form(ONE),
+        student.refused_link(**ONE),
+        student.refused_link(**{"opt-profile": "one-gpu"}),
         student.pending_page(),
     ]
     for page in doors:
@@ -70,7 +70,7 @@ def test_refusals_never_end_the_hub(hub: Hub) -> None:
         assert hub.start_server("late", ONE, check=False).status_code == 429
     student = hub.login("late")
     for _ in range(5):
-        assert student.post_form(ONE).status_code == 429
+        assert student.refused_form(ONE).status_code == 429
     assert hub.running
     assert hub.start_server("late", {"profile": "cpu"}).status_code in (201, 202)
     hub.wait_ready("late")
@@ -87,8 +87,8 @@ def test_other_refusals_keep_their_status(hub: Hub) -> None:
             assert answer.json()["message"]
     assert hub.api("POST", "users/late/server", check=False, json=[1]).status_code == 400
     student = hub.login("late")
-    assert student.post_form({"profile": "teachers"}).status_code == 403
-    assert student.post_form({"profile": "nothing"}).status_code == 400
+    assert student.refused_form({"profile": "teachers"}).status_code == 403
+    assert student.refused_form({"profile": "nothing"}).status_code == 400
     assert hub.running
 
 

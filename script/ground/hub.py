@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 
 from .engine import Engine
-from .machine import GroundError, NotInTimeError, free_ports
+from .machine import PATIENCE_SECONDS, GroundError, NotInTimeError, free_ports
 from .proxy import proxy_command
 from .student import Student, progress_events
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
 PASSWORD = "gpuspawner"
-#: Seconds after which something that was waited for is taken to never come.
-PATIENCE_SECONDS = 180.0
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 _PRELUDE = """\

@@ -19,6 +19,10 @@ from pathlib import Path
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+#: Seconds after which something that was waited for is taken to never come.
+PATIENCE_SECONDS = 180.0
+
+
 class GroundError(RuntimeError):
     """Something the ground needs is missing; the message says what and how to get it."""
 

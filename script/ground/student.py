@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 
-from .machine import GroundError
+from .machine import PATIENCE_SECONDS, GroundError, NotInTimeError
 
 #: What a browser sends with a click on a page of the same site; the hub's form check asks for it.
 _NAVIGATION = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Site": "same-origin"}
@@ -75,6 +76,28 @@ class Student:
     def post_form(self, data: Mapping[str, Any] | None = None, name: str = "") -> requests.Response:
         """Submit the spawn form; 302 to the pending page, or the page that says why not."""
         return self.post(self._spawn_path(name), data or {}, allow_redirects=False)
+
+    def refused_form(
+        self, data: Mapping[str, Any] | None = None, name: str = ""
+    ) -> requests.Response:
+        """Submit the spawn form for a start that is refused: the page that says why not."""
+        return self._last_word(self.post_form(data, name), name)
+
+    def refused_link(self, name: str = "", **query: str) -> requests.Response:
+        """Follow a link such as ``?profile=…`` for a start that is refused: the same page."""
+        return self._last_word(self.get_form(name, **query), name)
+
+    def _last_word(self, answer: requests.Response, name: str) -> requests.Response:
+        """The hub waits a second for a start; a busy one sends to the pending page before."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while answer.status_code in (200, 302):
+            if answer.status_code == 302 and "spawn-pending" not in answer.headers["Location"]:
+                return answer
+            if time.monotonic() > deadline:
+                raise NotInTimeError(f"the start of {self.user!r} is pending still")
+            time.sleep(0.05)
+            answer = self.pending_page(name)
+        return answer
 
     def pending_page(self, name: str = "") -> requests.Response:
         """The page that a waiting user looks at."""
