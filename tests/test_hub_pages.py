@@ -12,14 +12,19 @@ from jupyterhub._data import DATA_FILES_PATH
 from gpuspawner.hub_pages import TEMPLATES, VARIABLE
 from gpuspawner.notices import Notice, notices_for
 
-HUB5 = Path(__file__).parents[1] / ".venv-hub5/share/jupyterhub"
 STUB = "{% block main %}{% endblock %}{% block script %}{% endblock %}"
 
 
-@pytest.mark.parametrize("data", [Path(DATA_FILES_PATH), HUB5], ids=["this hub", "hub 5"])
+@pytest.fixture(params=["this hub", "hub 5"])
+def data(request: pytest.FixtureRequest) -> Path:
+    """JupyterHub's own files."""
+    if request.param == "this hub":
+        return Path(DATA_FILES_PATH)
+    python = Path(request.getfixturevalue("python5"))
+    return python.parents[1] / "share/jupyterhub"
+
+
 def test_the_home_page_is_the_hubs_own_with_a_line_more(data: Path) -> None:
-    if not data.exists():
-        pytest.skip("no JupyterHub 5: run script/bootstrap --tests")
     own = str(data / "templates")
     # As JupyterHub loads its pages, save for the frame around them.
     loader = ChoiceLoader(
