@@ -80,15 +80,9 @@ class Threads:
 
 
 class Doing:
-    """Tells the oracle what is done, and pauses that end with the noise.
-
-    Attributes:
-        steady: held while dockerd must not end: one that ends within a pause of a container can
-            leave it frozen for ever, with a call to runc that nothing ends.
-    """
+    """Tells the oracle what is done, and pauses that end with the noise."""
 
     def __init__(self, oracle: Oracle, ended: threading.Event) -> None:
-        self.steady = threading.Lock()
         self.oracle = oracle
         self.ended = ended
 

@@ -22,17 +22,15 @@ class EngineOutages:
         self._engine, self._doing = engine, doing
 
     def kill(self, dice: random.Random) -> None:
-        with self._doing.steady:
-            self._doing.tell("dockerd killed")
-            self._engine.kill()
+        self._doing.tell("dockerd killed")
+        self._engine.kill()
         self._doing.pause(dice.uniform(0, 3))
         self._engine.start_daemon(START_SECONDS)
         self._doing.tell("dockerd started")
 
     def restart(self, dice: random.Random) -> None:
-        with self._doing.steady:
-            self._doing.tell("dockerd ended")
-            self._engine.stop_daemon()
+        self._doing.tell("dockerd ended")
+        self._engine.stop_daemon()
         self._doing.pause(dice.uniform(0, 3))
         self._engine.start_daemon(START_SECONDS)
         self._doing.tell("dockerd started")

@@ -6,12 +6,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from chaos.ends import Ends
-from chaos.noise import Threads
+from chaos.hands import Hands, exec_hangs, set_frozen
+from chaos.noise import Doing, Threads
 from chaos.oracle import Oracle
 from chaos.outages import START_SECONDS
 from chaos.watch import Watch
@@ -94,6 +96,25 @@ def test_a_container_that_dockerd_forgot_is_ended(engine: Engine, wire: Wire) ->
     until(lambda: set(ends._shims()) == {kept})
     assert oracle.counts["containers that dockerd forgot"] == 1
     assert [row["State"] for row in wire.containers()] == ["running"]
+
+
+def test_a_container_that_froze_with_an_exec_inside_goes_on(engine: Engine, wire: Wire) -> None:
+    identity = run(wire, engine.uuids[0])
+    inside = wire.ask("POST", f"/containers/{identity}/exec", body={"Cmd": ["true"]})["Id"]
+    set_frozen(identity, frozen=True)
+    with ThreadPoolExecutor() as pool:
+        body = {"Detach": True}
+        start = pool.submit(
+            wire.ask, "POST", f"/exec/{inside}/start", body=body, timeout_seconds=START_SECONDS
+        )
+        until(lambda: exec_hangs(identity))
+        set_frozen(identity, frozen=False)
+        start.result()
+    assert not exec_hangs(identity)
+    hands = Hands(engine, image.TINY, wire, Doing(Oracle([], 0), threading.Event()), 1)
+    wire.ask("POST", f"/containers/{identity}/pause")
+    assert hands.undo()
+    assert not hands.undo()
 
 
 def test_an_order_that_is_refused_is_told(wire: Wire) -> None:
