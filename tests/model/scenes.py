@@ -89,7 +89,7 @@ LARGE: dict[str, Scene] = {
         (Spawn(0, rank=2), Spawn(1), Spawn(2, rank=1)), ids=(A, B, C), faults={"kill": 1}
     ),
     "four spawns of two hubs": Scene(
-        (Spawn(0, rank=3), Spawn(1, rank=2), Spawn(0, rank=1), Spawn(1)), cards=2, ids=(A, B)
+        (Spawn(0, rank=3), Spawn(1, rank=2), Spawn(0, rank=1), Spawn(1)), ids=(A, B)
     ),
     "four halves": Scene(
         tuple(Spawn(i % 2, share=HALF, rank=(3, 1, 2, 0)[i]) for i in range(4)), ids=(A, B)
