@@ -165,7 +165,8 @@ class PoolTraits(LoggingConfigurable):
         12,
         min=2,
         help="""
-        How many calls to the container engine may be under way at once. Default: 12.
+        How many calls of each kind to the container engine (questions, starts, commands inside…)
+        may be under way at once; four times as many stops and removals. Default: 12.
 
         Example::
 
