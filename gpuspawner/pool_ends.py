@@ -17,7 +17,7 @@ from .claims import ENDED_STATES
 from .engine import Engine
 from .errors import EngineUnknown
 from .pool_traits import PoolTraits
-from .removal import Remover
+from .removal import STUCK_SECONDS, Remover
 from .states import State
 from .waiting import happens
 
@@ -51,6 +51,7 @@ class PoolEnds(PoolTraits):
         self.attempts = Attempts()
         self._by_ticket: dict[str, Attempt] = {}
         self._ends: dict[str, asyncio.Event] = {}
+        self._stuck: dict[str, asyncio.TimerHandle] = {}
         self._held: dict[str, Owner | None] = {}
         self._releases: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[str, tuple[str, str]] = {}
@@ -88,7 +89,25 @@ class PoolEnds(PoolTraits):
             self._step(attempt, State.FREE)
             return
         self._step(attempt, State.RELEASING)
+        self._stuck[attempt.lease] = asyncio.get_running_loop().call_later(
+            STUCK_SECONDS, self._tell_stuck, attempt
+        )
         ticket.abandon(force=force)
+
+    def _tell_stuck(self, attempt: Attempt) -> None:
+        user, server = attempt.owner
+        self.log.error(
+            "The engine has not answered for %d s for a start of server %r of user %s that was "
+            "given up; its GPU stays reserved until it has. See that the engine works",
+            STUCK_SECONDS,
+            server,
+            user,
+        )
+
+    def _unstuck(self, attempt: Attempt) -> None:
+        telling = self._stuck.pop(attempt.lease, None)
+        if telling is not None:
+            telling.cancel()
 
     async def ended(self, attempt: Attempt, timeout_seconds: float) -> bool:
         """Wait until the engine has answered for an attempt given up; False if it takes longer."""
@@ -100,6 +119,7 @@ class PoolEnds(PoolTraits):
     def _step(self, attempt: Attempt, state: State) -> None:
         self.attempts.move(attempt, state)
         if state in (State.HELD, State.FREE):
+            self._unstuck(attempt)
             self._by_ticket.pop(attempt.lease, None)
             event = self._ends.pop(attempt.lease, None)
             if event:
@@ -121,6 +141,7 @@ class PoolEnds(PoolTraits):
         if ending is Ending.GONE:
             self._step(attempt, State.FREE)
         elif ending is Ending.STAYS:
+            self._unstuck(attempt)  # from here the remover tells
             self._spawn(self._finish(attempt, ticket.container_id))
         else:
             self._spawn(self._follow(attempt))

@@ -12,6 +12,7 @@ import pytest
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, idle, in_thread, until
 from fakes.rows import HUB, OTHER_HUB
+from gpuspawner import pool_ends
 from gpuspawner.attempts import Attempt
 from gpuspawner.calls import Abandoned
 from gpuspawner.pool import NoRoom
@@ -39,6 +40,25 @@ async def test_give_up_in_each_state_leaves_nothing(
     assert attempt.state is State.FREE
     assert not machine.containers
     assert idle(hub)
+
+
+async def test_an_engine_that_keeps_silent_is_told_to_the_admin(
+    hub: FakeHub,
+    machine: FakeMachine,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_ends, "STUCK_SECONDS", 0.01)
+    attempt, ticket = await hub.reserve()
+    await hub.create(attempt, ticket)
+    with machine.gate("remove", "before"):
+        hub.pool.give_up(attempt, ticket)
+        await until(lambda: "its GPU stays reserved" in caplog.text)
+        assert "server '' of user ada" in caplog.text
+        assert attempt.state is State.RELEASING
+    assert await hub.pool.ended(attempt, 60)
+    assert caplog.text.count("its GPU stays reserved") == 1
+    assert not hub.pool._stuck
 
 
 async def test_give_up_while_waiting_for_a_rival(make_hub: Make, machine: FakeMachine) -> None:
