@@ -17,12 +17,13 @@ class Notice:
 
 
 def notices_for(user: Any) -> list[Notice]:
-    """What is to be told to a user of the hub; called for every page, also without a user."""
-    if user is None:
-        return []
+    """What is to be told to a user of the hub.
+
+    Called for every page, also without a user and for a service, which has no servers.
+    """
     return [
         Notice(spawner.name, text)
-        for spawner in list(user.spawners.values())
+        for spawner in list(getattr(user, "spawners", {}).values())
         if isinstance(spawner, SpawnerBase)
         for text in spawner.notices
     ]

@@ -50,4 +50,5 @@ def test_the_home_page_is_the_hubs_own_with_a_line_more(data: Path) -> None:
 
 def test_a_visitor_and_servers_of_other_spawners_have_no_notices() -> None:
     assert notices_for(None) == []
+    assert notices_for(SimpleNamespace(name="a service")) == []
     assert notices_for(SimpleNamespace(spawners={"": object()})) == []
