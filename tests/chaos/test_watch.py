@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from chaos.noise import Doing, Threads
 from chaos.oracle import Oracle
 from chaos.outages import START_SECONDS
 from chaos.watch import Watch
-from chaos.wire import Refused, Wire
+from chaos.wire import Refused, Silent, Wire
 from ground import image
 from ground.engine import Engine
 
@@ -98,23 +100,44 @@ def test_a_container_that_dockerd_forgot_is_ended(engine: Engine, wire: Wire) ->
     assert [row["State"] for row in wire.containers()] == ["running"]
 
 
-def test_a_container_that_froze_with_an_exec_inside_goes_on(engine: Engine, wire: Wire) -> None:
+class Dumb(Wire):
+    """To an engine that answers nothing more."""
+
+    def ask(self, *_: object, **__: object) -> Any:
+        raise Silent
+
+
+def test_a_container_that_froze_with_an_exec_inside_is_thawed(engine: Engine, wire: Wire) -> None:
     identity = run(wire, engine.uuids[0])
-    inside = wire.ask("POST", f"/containers/{identity}/exec", body={"Cmd": ["true"]})["Id"]
+    doing = Doing(Oracle([], 0), threading.Event())
+    hands = Hands(engine, image.TINY, Dumb(engine.socket), doing, 1)
     set_frozen(identity, frozen=True)
-    with ThreadPoolExecutor() as pool:
-        body = {"Detach": True}
-        start = pool.submit(
-            wire.ask, "POST", f"/exec/{inside}/start", body=body, timeout_seconds=START_SECONDS
-        )
+    # An engine may be silent for other reasons.
+    hands._unpause(identity)
+    assert is_frozen(identity)
+    words = ["runc", "-c", "import time; time.sleep(600)", "exec", identity]
+    with subprocess.Popen(words, executable=sys.executable) as caught:
         until(lambda: exec_hangs(identity))
-        set_frozen(identity, frozen=False)
-        start.result()
-    assert not exec_hangs(identity)
+        hands._unpause(identity)
+        caught.kill()
+    until(lambda: not is_frozen(identity))
+
+
+def is_frozen(identity: str) -> bool:
+    folders = Path("/sys/fs/cgroup").rglob(f"*{identity}*")
+    return any(
+        (folder / name).exists() and (folder / name).read_text().strip() not in ("THAWED", "0")
+        for folder in folders
+        for name in ("freezer.state", "cgroup.freeze")
+    )
+
+
+def test_what_a_pause_left_is_undone(engine: Engine, wire: Wire) -> None:
+    identity = run(wire, engine.uuids[0])
     hands = Hands(engine, image.TINY, wire, Doing(Oracle([], 0), threading.Event()), 1)
     wire.ask("POST", f"/containers/{identity}/pause")
     assert hands.undo()
-    assert not hands.undo()
+    until(lambda: not hands.undo())
 
 
 def test_an_order_that_is_refused_is_told(wire: Wire) -> None:
