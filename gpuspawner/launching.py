@@ -104,7 +104,7 @@ class Launching(Admission):
             return resumed
         request = choice.profile.request
         identity = await identity_of(self)
-        for _ in range(MAX_YIELDS + 1):
+        for _ in range(MAX_YIELDS):
             self.tell(30, "Looking for a free GPU" if request.count else "Creating your server")
             attempt = await self.pool.reserve(
                 request, user=self.user.name, server=self.name, limit=self.gpu_limit
@@ -151,7 +151,7 @@ class Launching(Admission):
         shortage = Shortage(request, request.count, request.count, 0, 0, request.count, 0, 0)
         refusal = self.refusal_for(NoRoom(shortage, ()))
         refusal.admin_message = (
-            f"other hubs or containers took the GPU first, {MAX_YIELDS + 1} times in a row"
+            f"other hubs or containers took the GPU first, {MAX_YIELDS} times in a row"
         )
         return self.refuse(refusal)
 

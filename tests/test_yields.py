@@ -1,4 +1,4 @@
-"""A spawn that others are faster than is refused after some tries, and leaves nothing."""
+"""A spawn that others are faster than is refused after three tries, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuspawner.refusal import GPURefusal
 from real_spawner import RealHub
 
 
-async def test_after_some_yields_it_is_refused(
+async def test_after_three_yields_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = FakeMachine()
@@ -31,7 +31,7 @@ async def test_after_some_yields_it_is_refused(
             await hub.start("ada")
         assert refused.value.reason == "no-free-gpu"
         assert "took the GPU first" in str(refused.value.admin_message)
-        assert len(tries) == 4
+        assert len(tries) == 3
         await until(lambda: hub.idle)
         assert not machine.containers
     finally:

@@ -139,8 +139,8 @@ UNITS = (
     ),
     Unit(
         "4",
-        "yields some times, then refused",
-        "test_yields.py::test_after_some_yields_it_is_refused",
+        "three yields, then refused",
+        "test_yields.py::test_after_three_yields_it_is_refused",
         "gpuspawner.launching:MAX_YIELDS",
         0,
     ),
