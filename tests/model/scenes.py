@@ -91,9 +91,6 @@ LARGE: dict[str, Scene] = {
     "four spawns of two hubs": Scene(
         (Spawn(0, rank=3), Spawn(1, rank=2), Spawn(0, rank=1), Spawn(1)), ids=(A, B)
     ),
-    "four halves": Scene(
-        tuple(Spawn(i % 2, share=HALF, rank=(3, 1, 2, 0)[i]) for i in range(4)), ids=(A, B)
-    ),
     "a pair and two": Scene((Spawn(0, 2), Spawn(1, rank=2), Spawn(1, rank=1)), cards=2, ids=(A, B)),
     "two pairs and one": Scene(
         (Spawn(0, 2, rank=1), Spawn(1, 2), Spawn(1, rank=2)), cards=2, ids=(A, B)
