@@ -179,3 +179,39 @@ def test_killed_at_every_point_of_starts_and_stops_at_once(
         for user in (*kept, "late0", "late1"):
             hub.stop_server(user, check=False)
         hub.wait(lambda: not containers(engine), "nothing is left")
+
+
+def test_a_server_that_runs_as_its_hub_dies_is_served_by_the_next(
+    clean_engine: Engine, tiny_image: str, tmp_path: Path, injector: Injector
+) -> None:
+    """Who started it had no answer, and so stored neither its container nor its address."""
+    engine = clean_engine
+    # However slow the next hub is to start: nothing is cleaned before it has looked.
+    config = CONFIG + "c.GPUPool.orphan_grace_seconds = 3600\n"
+    with (
+        gpu_hub(
+            tmp_path / "hub", engine, tiny_image, config, env={"DOCKER_HOST": injector.url}
+        ) as hub,
+        ExitStack() as stack,
+    ):
+        scene = Scene(hub, engine, injector, stack)
+        hub.add_users("ada", "ben")
+        scene.held("ada", "start", "mute", ONE)
+        hub.wait(lambda: state(engine, "ada") == "running", "ada has begun")
+        [before] = of(engine, "ada")
+        hub.kill()
+        stack.close()
+        hub.start()
+        assert hub.wait_ready("ada")["user_options"] == ONE
+        told = inside(hub, "ada")["env"]
+        assert before["Id"].startswith(told["HOSTNAME"])
+        assert told["GPUSPAWNER_DEVICES"] == before["Labels"]["gpuspawner.devices"] != ""
+        assert [row["Id"] for row in of(engine, "ada")] == [before["Id"]]
+        own = {"Authorization": f"token {told['JUPYTERHUB_API_TOKEN']}"}
+        assert hub.api("GET", "user", headers=own).json()["name"] == "ada"
+        scene.ready("ben", options=ONE)
+        assert set(cards_in_use(engine).values()) == {1}
+        hub.stop_server("ada")
+        hub.wait(lambda: not of(engine, "ada"), "its container is removed")
+        hub.stop_server("ben")
+        hub.wait(lambda: not containers(engine), "nothing is left")

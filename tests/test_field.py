@@ -24,8 +24,8 @@ from gpuspawner.attempts import Attempts
 from gpuspawner.cards import see_cards
 from gpuspawner.claims import Claims, Survey
 from gpuspawner.devices import Device, Inventory
-from gpuspawner.health import Health, Limits, Look, Seen, observe
-from gpuspawner.placement import Placement, Request, Shortage, place
+from gpuspawner.health import Health, Limits, Look, Seen, observe, recalled
+from gpuspawner.placement import Placement, Request, place
 from gpuspawner.refusal import GPURefusal
 from ground.cards import simulated_uuids
 from real_spawner import CPU, RealHub
@@ -189,44 +189,55 @@ async def test_a_server_without_a_gpu_sees_none(hub: RealHub, machine: Machine) 
     assert not one.cards
 
 
-def offered(inventory: Inventory) -> set[str]:
-    """The cards that are given out while there are any."""
-    seen = see_cards(inventory, [], Attempts(), HUB)
-    chosen = place(Request(len(inventory.devices)), seen)
-    if isinstance(chosen, Shortage):
+class Looks:
+    """Looks at cards that nobody holds, one after the other."""
+
+    def __init__(self, clean_probes: int) -> None:
+        self.health = Health()
+        self._limits = Limits(foreign_memory_mib=500, clean_probes=clean_probes)
+
+    def offered_after(self, *devices: Device) -> set[str]:
+        """The cards that are given out once the driver has told of these."""
+        empty = Seen(Survey(listing()), Claims())
+        look = Look(0.0, recalled(Inventory(devices), self.health), empty, empty)
+        self.health = health = observe(self.health, look, self._limits)
+        seen = see_cards(
+            health.inventory, [], Attempts(), HUB, conditions=health.conditions, gone=health.gone
+        )
         return {card.uuid for card in seen if isinstance(place(Request(1), [card]), Placement)}
-    return set(chosen.devices)
 
 
 def test_a_card_that_is_gone_or_ill_is_not_offered_and_comes_back_once_it_is_well() -> None:
     """k8s-device-plugin#98, #373, #189, #234: dead ids were given out, healed cards never."""
-    well, ill = Device("GPU-1", 1), Device("GPU-1", 1, recovery_action="gpu-reset")
-    first, changed = Device("GPU-0", 0), Device("GPU-9", 0)
-    assert offered(Inventory((first, well))) == {"GPU-0", "GPU-1"}
-    assert offered(Inventory((changed, ill))) == {"GPU-9"}
-    assert offered(Inventory((changed, well))) == {"GPU-9", "GPU-1"}
+    looks = Looks(clean_probes=3)
+    first, second = cards(2).devices
+    ill = replace(second, recovery_action="gpu-reset")
+    lost = replace(second, error="GPU is lost")
+    changed = replace(first, uuid="GPU-9")
+    assert looks.offered_after(first, second) == {"GPU-0", "GPU-1"}
+    assert looks.offered_after(first, ill) == {"GPU-0"}
+    assert looks.offered_after(first, lost) == {"GPU-0"}
+    assert looks.offered_after(first) == {"GPU-0"}
+    # Its id has changed: what is offered is the new one, and never the dead one.
+    assert looks.offered_after(changed, ill) == {"GPU-9"}
+    well = [looks.offered_after(changed, second) for _ in range(3)]
+    assert well == [{"GPU-9"}, {"GPU-9"}, {"GPU-9", "GPU-1"}]
+    assert looks.offered_after(first, second) >= {"GPU-1"}
 
 
 def test_a_missing_card_is_not_offered() -> None:
     """pai#4344: a card that had fallen off the bus was still given out."""
-    lost = Inventory((*cards(2).devices, Device("", 2, error="GPU is lost")))
-    assert offered(lost) == {"GPU-0", "GPU-1"}
+    looks = Looks(clean_probes=3)
+    three = cards(3).devices
+    assert looks.offered_after(*three) == {"GPU-0", "GPU-1", "GPU-2"}
+    # It may lose its name with it, or not be told of at all.
+    assert looks.offered_after(*three[:2], Device("", 2, error="GPU is lost")) == {"GPU-0", "GPU-1"}
+    assert looks.offered_after(*three[:2]) == {"GPU-0", "GPU-1"}
 
 
 def test_a_card_whose_memory_a_stuck_process_holds_is_not_offered() -> None:
     """pai#3375: a process that could not be killed kept its memory, and others got the card."""
-    empty = Seen(Survey(listing()), Claims())
-    first, *others = cards(2).devices
-
-    def looked_at(health: Health, **fields: Any) -> Health:
-        card = replace(first, reserved_mib=600, recovery_action="none", **fields)
-        look = Look(0.0, Inventory((card, *others)), empty, empty)
-        return observe(health, look, Limits(foreign_memory_mib=500, clean_probes=1))
-
-    def free(health: Health) -> set[str]:
-        seen = see_cards(cards(2), [], Attempts(), HUB, conditions=health.conditions)
-        return {card.uuid for card in seen if isinstance(place(Request(1), [card]), Placement)}
-
-    held = looked_at(Health(), used_mib=30_000)
-    assert free(held) == {"GPU-1"}
-    assert free(looked_at(held, used_mib=0)) == {"GPU-0", "GPU-1"}
+    looks = Looks(clean_probes=1)
+    first, second = (replace(d, reserved_mib=600, recovery_action="none") for d in cards(2).devices)
+    assert looks.offered_after(replace(first, used_mib=30_000), second) == {"GPU-1"}
+    assert looks.offered_after(replace(first, used_mib=0), second) == {"GPU-0", "GPU-1"}

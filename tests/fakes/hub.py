@@ -121,7 +121,7 @@ class FakeHub:
         self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0
     ) -> tuple[Attempt, str]:
         """A whole spawn, as the product's spawner goes about it."""
-        for _ in range(MAX_YIELDS + 1):
+        for _ in range(MAX_YIELDS):
             attempt, ticket = await self.reserve(user, server, count=count, limit=limit)
             try:
                 container_id = await self.go(attempt, ticket)

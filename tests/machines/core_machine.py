@@ -41,6 +41,7 @@ CHOICE = st.integers(0, 11)
 SPAWNS = st.lists(st.integers(0, 1), min_size=1, max_size=4)
 #: Which of the spawns under way takes its next step, in turn.
 ORDER = st.lists(st.integers(0, 5), min_size=4, max_size=40)
+LOST = {"error": "GPU is lost"}
 GRACE, ORPHAN_GRACE = 120.0, 600.0
 #: Stops wherever something else may come in between; true if it came to its end.
 Steps = Generator[None, None, bool]
@@ -116,6 +117,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.spawns: list[tuple[Hub, Steps]] = []
         self.late: list[Steps] = []
         self.cancelled: set[str] = set()
+        self.failing: set[str] = set()
         self.cleanings: list[tuple[Hub, Leftover]] = []
         self.leases = 0
 
@@ -138,6 +140,8 @@ class CoreMachine(RuleBasedStateMachine):
             if isinstance(chosen, Shortage):
                 self.counted["refused"] += 1
                 return False
+            if any(self.inventory.by_uuid[uuid].ill for uuid in chosen.devices):
+                raise Broken("a card was given out that is ill")
             self.leases += 1
             attempt = Attempt(f"L{self.leases}", chosen.devices, chosen.share, ("ada", ""))
             hub.attempts.add(attempt)
@@ -149,6 +153,8 @@ class CoreMachine(RuleBasedStateMachine):
         """Create, look, start, look again; true if there is no need for another try."""
         hub.attempts.move(attempt, State.CREATING)
         yield
+        if attempt.lease in self.failing:
+            return (yield from self.end_steps(hub, attempt, ""))
         identity = self.engine.create(self.row(hub, attempt))
         yield
         going = attempt.lease not in self.cancelled
@@ -158,7 +164,7 @@ class CoreMachine(RuleBasedStateMachine):
         if going:
             hub.attempts.move(attempt, State.STARTING)
             yield
-            going = self.start(identity)
+            going = attempt.lease not in self.failing and self.start(identity)
             yield
         if going:
             survey = self.engine.survey()
@@ -173,13 +179,17 @@ class CoreMachine(RuleBasedStateMachine):
             hub.held.add(attempt.lease)
             self.counted["held"] += 1
             return True
+        return (yield from self.end_steps(hub, attempt, identity))
+
+    def end_steps(self, hub: Hub, attempt: Attempt, identity: str) -> Steps:
+        """Given up; true if there is no need for another try."""
         hub.attempts.move(attempt, State.RELEASING)
         yield
         self.engine.rows.pop(identity, None)
         yield
         hub.attempts.move(attempt, State.FREE)
         self.counted["let go"] += 1
-        return attempt.lease in self.cancelled
+        return attempt.lease in self.cancelled | self.failing
 
     def look_steps(self, hub: Hub, attempt: Attempt, identity: str) -> Steps:
         for _ in range(8):
@@ -258,6 +268,21 @@ class CoreMachine(RuleBasedStateMachine):
         flying = [a.lease for hub in self.hubs for a in hub.attempts]
         if flying:
             self.cancelled.add(flying[choice % len(flying)])
+
+    @rule(choice=CHOICE)
+    def fail(self, choice: int) -> None:
+        """The engine refuses whatever is asked of it next for one attempt."""
+        flying = [a.lease for hub in self.hubs for a in hub.attempts]
+        if flying:
+            self.failing.add(flying[choice % len(flying)])
+
+    @rule(card=st.integers(0, 1), wrong=st.sampled_from([{"recovery_action": "drain"}, LOST]))
+    def card_falls_ill_or_heals(self, card: int, wrong: dict[str, str]) -> None:
+        devices = list(self.inventory.devices)
+        if card < len(devices):
+            well = cards(len(devices)).devices[card]
+            devices[card] = replace(well, **({} if devices[card].ill else wrong))  # type: ignore[arg-type]
+            self.inventory = replace(self.inventory, devices=tuple(devices))
 
     @rule(choice=CHOICE, what=st.sampled_from(["exit", "rm -f", "stop"]))
     def ends(self, choice: int, what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from .world import Life, Server, WatchedMachine, World
+from .world import WRONGS, Life, Server, WatchedMachine, World
 
 T = TypeVar("T")
 HUBS = st.integers(0, 1)
@@ -196,9 +196,10 @@ class PoolMachine(RuleBasedStateMachine):
                 self.engine.run(one.id)
         self.world.settle()
 
-    @rule(card=st.integers(0, 1))
-    def card_falls_ill_or_heals(self, card: int) -> None:
-        self.world.cards.ill ^= {card}
+    @rule(card=st.integers(0, 1), wrong=st.sampled_from(sorted(WRONGS)))
+    def card_falls_ill_or_heals(self, card: int, wrong: str) -> None:
+        if self.world.cards.wrong.pop(card, None) is None:
+            self.world.cards.wrong[card] = wrong
 
     @rule(seconds=st.sampled_from([-3600.0, -5.0, 5.0, 3600.0]))
     def set_clock(self, seconds: float) -> None:

@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fakes.rows import OTHER_HUB
+from gpuspawner.cards import see_cards
 from gpuspawner.cleaning import Cleaning, Leftover
+from gpuspawner.health import WELL
 from gpuspawner.placement import Request
 from gpuspawner.verdict import Verdict, judge
 
@@ -74,6 +76,22 @@ def another_hubs_server(machine: CoreMachine) -> None:
     machine.check()
 
 
+def ill_card(machine: CoreMachine) -> None:
+    machine.begin(2)
+    machine.card_falls_ill_or_heals(0, core_machine.LOST)
+    machine.spawn([0, 1], Request(1))
+    machine.go_on([0, 1] * 40)
+    assert len(machine.engine.rows) == 1
+    machine.card_falls_ill_or_heals(0, core_machine.LOST)
+    machine.spawn([0], Request(1))
+    machine.go_on([0] * 20)
+    assert len(machine.engine.rows) == 2
+
+
+def see_well_cards(inventory: Any, *rest: Any) -> Any:
+    return see_cards(inventory, *rest, conditions={d.uuid: WELL for d in inventory.devices})
+
+
 @pytest.mark.parametrize("with_rule", [True, False], ids=["with", "without"])
 @pytest.mark.parametrize(
     ("what", "mutant", "story"),
@@ -81,8 +99,9 @@ def another_hubs_server(machine: CoreMachine) -> None:
         ("judge", blind_judge, late_comer),
         ("judge", naive_judge, late_comer),
         ("leftovers", careless_leftovers, another_hubs_server),
+        ("see_cards", see_well_cards, ill_card),
     ],
-    ids=["no verdict", "the earlier one wins", "cleaner"],
+    ids=["no verdict", "the earlier one wins", "cleaner", "ill cards are not offered"],
 )
 def test_with_one_rule_left_out_a_law_is_broken(
     monkeypatch: pytest.MonkeyPatch, what: str, mutant: Any, story: Any, with_rule: bool

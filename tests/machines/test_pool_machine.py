@@ -9,10 +9,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from gpuspawner import pool as pool_module
 from gpuspawner.attempts import Attempts
+from gpuspawner.cards import see_cards
 from gpuspawner.claims import Listing
 from gpuspawner.engine import Engine
 from gpuspawner.errors import EngineUnknown
+from gpuspawner.health import WELL
 from gpuspawner.pool import GPUPool
 from gpuspawner.states import State
 
@@ -125,6 +128,16 @@ def a_poll_without_an_answer(world: World) -> None:
     world.strike(world.go_to("list", "before"), "lost")
 
 
+def a_card_that_is_lost(world: World) -> None:
+    world.cards.wrong[0] = "lost"
+    begin(world, 0)
+    world.go_on_all()
+
+
+def any_card_is_well(*args: Any, conditions: Any, gone: Any, **_: Any) -> Any:
+    return see_cards(*args, conditions=dict.fromkeys(conditions, WELL))
+
+
 #: Each rule left out, and a story in which a law is broken without it.
 MUTANTS = [
     (GPUPool, "look", no_look, all_at_once),
@@ -133,6 +146,7 @@ MUTANTS = [
     (GPUPool, "give_up", cancel_is_an_answer, cancelled_inside_of_create),
     (GPUPool, "_follow", silence_is_an_answer, a_create_without_an_answer),
     (Engine, "listing", no_listing_is_an_empty_one, a_poll_without_an_answer),
+    (pool_module, "see_cards", any_card_is_well, a_card_that_is_lost),
 ]
 
 
@@ -142,7 +156,7 @@ MUTANTS = [
 )
 def test_with_one_rule_left_out_a_law_is_broken(
     monkeypatch: pytest.MonkeyPatch,
-    where: type,
+    where: Any,
     what: str,
     mutant: Any,
     story: Callable[[World], None],

@@ -24,7 +24,7 @@ from fakes.parts import FakeContainer
 from fakes.rows import HUB, OTHER_HUB
 from gpuspawner import names, pool_ends, removal
 from gpuspawner.attempts import Attempt
-from gpuspawner.devices import Inventory
+from gpuspawner.devices import Inventory, Process
 from gpuspawner.errors import EngineUnknown, GPUSpawnerError
 from gpuspawner.inventory import simulated_inventory
 from gpuspawner.placement import Request
@@ -107,21 +107,40 @@ def ours(one: FakeContainer) -> bool:
     return names.LABEL_HUB in one.labels
 
 
+#: What can be wrong with a card, as the driver tells it.
+WRONGS: dict[str, dict[str, Any]] = {
+    "ill": {"recovery_action": "drain"},
+    "lost": {"error": "GPU is lost"},
+    "dirty": {"processes": (Process(4711, "compute", 100),)},
+    "gone": {},
+}
+
+
 class Cards:
-    """The driver: cards that fall ill and heal."""
+    """The driver: cards that something is wrong with for a while.
+
+    Attributes:
+        wrong: what is, by index.
+    """
 
     description = "cards that fall ill"
 
     def __init__(self, count: int) -> None:
         self.inventory = simulated_inventory(count)
-        self.ill: set[int] = set()
+        self.wrong: dict[int, str] = {}
 
     async def read(self) -> Inventory:
         devices = tuple(
-            replace(d, recovery_action="drain" if i in self.ill else "none")
+            replace(d, **WRONGS[self.wrong[i]]) if i in self.wrong else d
             for i, d in enumerate(self.inventory.devices)
+            if self.wrong.get(i) != "gone"
         )
         return replace(self.inventory, devices=devices)
+
+    def unfit(self, reading: Inventory) -> set[str]:
+        """The cards that a reading shows something wrong with, or does not show."""
+        well = {d for d in reading.devices if d in self.inventory.devices}
+        return {d.uuid for d in self.inventory.devices if d not in well}
 
 
 @dataclass
@@ -140,10 +159,17 @@ class Server:
 
 
 class Life:
-    """One process of a hub, from its start to its end."""
+    """One process of a hub, from its start to its end.
+
+    Attributes:
+        unfit: cards that its last look at them found something wrong with.
+        leases: of the attempts that were seen.
+    """
 
     def __init__(self, world: World, hub_id: str, servers: dict[str, Server]) -> None:
         self.world, self.servers = world, servers
+        self.unfit: set[str] = set()
+        self.leases: set[str] = set()
         self.loop = SteppedLoop()
         self.loop.moment = world.moment
         with world.stage.threads_of(hub_id[0], self) as self.executor:
@@ -351,6 +377,13 @@ class World:
         sums = Counter(uuid for attempt in pool.attempts for uuid in attempt.devices)
         if any(count > 1 for count in sums.values()):
             broken.append("one hub reserved a card twice")
+        unfit = self.cards.unfit(pool.prober.inventory)
+        for attempt in pool.attempts:
+            # A look may end at the same moment: then either counts.
+            if attempt.lease not in life.leases and unfit & life.unfit & set(attempt.devices):
+                broken.append("a card was given out that the last look showed unfit")
+            life.leases.add(attempt.lease)
+        life.unfit = unfit
         known = pool.known()
         for one in self.machine.containers.values():
             if self.machine.made_by.get(one.id) is life:
@@ -362,7 +395,7 @@ class World:
         for which, life in enumerate(self.lives):
             if life is None:
                 self.start_hub(which)
-        self.cards.ill.clear()
+        self.cards.wrong.clear()
         for outsider in self.outsiders:
             if outsider.id in self.machine.containers:
                 self.machine.rm_f(outsider.id)
