@@ -8,12 +8,16 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from ground.registry import clear_dead_engines
 
 from .oracle import Oracle
 from .storm import Plan, storm
+
+#: Also where there was none.
+_ALWAYS_TOLD = ("double grant", "leaked card", "orphan")
 
 
 def main() -> int:
@@ -45,7 +49,10 @@ def report(oracle: Oracle) -> str:
     lines = [f"{len(oracle.granted):7} grants"]
     lines += [f"{count:7} {what}" for what, count in sorted(oracle.counts.items())]
     lines += [f"\n{violation}" for violation in oracle.violations]
-    lines.append(f"{len(oracle.violations)} violations")
+    kinds = Counter(violation.kind for violation in oracle.violations)
+    lines += [f"{kinds.pop(kind, 0):7} {kind}s" for kind in _ALWAYS_TOLD]
+    lines += [f"{count:7} {kind}" for kind, count in sorted(kinds.items())]
+    lines.append(f"{len(oracle.violations):7} violations")
     return "\n".join(lines)
 
 

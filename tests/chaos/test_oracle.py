@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from chaos import logs
+from chaos.__main__ import report
 from chaos.ends import Server, disagreements, read_servers
 from chaos.oracle import Container, Oracle, read_container, stamp
 
@@ -48,6 +49,15 @@ def test_two_holders_of_a_card_are_told_once_with_the_story(oracle: Oracle) -> N
     assert "90.000 dockerd killed" in violation.story
     assert "of another card" not in str(violation)
     assert any("first (ada/ of hub h0) runs" in line for line in violation.story)
+
+
+def test_the_report_counts_what_must_never_be_also_where_there_is_none(oracle: Oracle) -> None:
+    for kind in ("double grant", "leaked card", "orphan"):
+        assert f"      0 {kind}s\n" in report(oracle)
+    oracle.sample(120, [FIRST, SECOND])
+    oracle.violate("never ready", "only 7 of 8")
+    assert "      1 double grants\n      0 leaked cards\n      0 orphans\n" in report(oracle)
+    assert report(oracle).endswith("      1 never ready\n      2 violations")
 
 
 def test_two_of_the_same_hub_are_no_better(oracle: Oracle) -> None:
