@@ -55,6 +55,11 @@ class Watched:
     pause_seconds: float = 0.0
     task: asyncio.Task[None] | None = None
 
+    def back_off(self) -> None:
+        """A look found nothing out: the next one has time, and more so each time."""
+        self.pause_seconds = min(max(2 * self.pause_seconds, 60.0), LONGEST_PAUSE_SECONDS)
+        self.next_at = asyncio.get_running_loop().time() + self.pause_seconds
+
     @property
     def notice(self) -> str:
         """What the user should know; empty if all is well."""
@@ -100,9 +105,10 @@ class InsideWatch:
         except (Unseen, GPUSpawnerError) as error:
             self._log.debug("Can't look into server %s: %s", name, error)
             # An image without a shell never has one, and a look that hangs must not pile up.
-            longer = max(2 * watched.pause_seconds, 60.0)
-            watched.pause_seconds = min(longer, LONGEST_PAUSE_SECONDS)
-            watched.next_at = asyncio.get_running_loop().time() + watched.pause_seconds
+            watched.back_off()
+            return
+        if not seen.nodes and not watched.opened:
+            watched.back_off()  # simulated cards, say: a loss could not be told
             return
         watched.pause_seconds = 0.0
         watched.opened |= seen.opened

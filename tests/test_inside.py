@@ -432,6 +432,17 @@ async def test_what_can_not_be_seen_is_asked_ever_less(hub: RealHub, machine: Ma
     assert (await looked(hub)).pause_seconds == 0.0
 
 
+async def test_where_no_node_is_shown_it_is_asked_ever_less(hub: RealHub, machine: Machine) -> None:
+    """As with simulated cards on the hook path: no loss could be told there."""
+    machine.nodes = lambda _: {}
+    hub.pool.device_driver = "nvidia"
+    await hub.start("ada")
+    first = (await looked(hub)).pause_seconds
+    watched(hub).next_at = 0.0
+    assert [first, (await looked(hub)).pause_seconds] == [60.0, 120.0]
+    assert not watched(hub).notice
+
+
 async def test_a_stop_during_a_look_is_no_loss(
     hub: RealHub, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
