@@ -248,11 +248,20 @@ def test_words_of_the_table() -> None:
         "The hub can't reach the system that starts servers, so nothing new can start. "
         "Please try again in a few minutes; admins can see the cause in the log."
     )
+    assert messages.card_ill() == (
+        "Your GPU has reported a fault. Please save your work now, then stop and start your "
+        "server: you'll get another GPU if one is free. The admins have been told."
+    )
+    assert messages.gpu_lost() == (
+        "Your notebook can no longer see its GPU. Please save, then stop and start your server. "
+        "Files are kept; variables are lost. This wasn't your mistake."
+    )
 
 
 FIXED = [
     messages.engine_down(), messages.all_disabled(), messages.start_failed(),
-    messages.still_stopping(),
+    messages.still_stopping(), messages.card_ill(), messages.gpu_lost(), messages.start_slow(),
+    messages.gpu_not_given(),
     messages.out_of_space(),
     messages.card_gone(), messages.cancelled(), messages.home_refused(),
     messages.settings_refused(), messages.nothing_allowed(), replies.choose_profile(),
