@@ -49,7 +49,8 @@ _OBJECTS = tuple(
     (re.compile(path), fields)
     for path, fields in (
         (r"/containers/create$", ("Id",)),
-        (r"/containers/[^/]+/json$", ("Id", "Config", "NetworkSettings", "State")),
+        (r"/info$", ("ServerVersion",)),
+        (r"/containers/[^/]+/json$", ("Id", "Config", "HostConfig", "NetworkSettings", "State")),
         (r"/containers/[^/]+/exec$", ("Id",)),
         (r"/images/.+/json$", ("Id", "Config")),
         (r"/volumes/[^/]+$", ("Name",)),
@@ -103,10 +104,7 @@ class EngineClient(docker.APIClient):
 
     def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:
         result = super()._result(response, json, binary)
-        wanted = _fields(response) if json else ()
-        if wanted and not (isinstance(result, dict) and result.keys() >= set(wanted)):
-            raise NoAnswer(f"no {', '.join(wanted)} in an answer from {response.url}")
-        return result
+        return whole(response, result) if json else result
 
     def _post(self, url: str, **kwargs: Any) -> Any:
         return self._order(super()._post, url, kwargs)
@@ -141,6 +139,18 @@ def _message(response: requests.Response) -> str | None:
         return None
     text = body.get("message") if isinstance(body, dict) else None
     return text if isinstance(text, str) else None
+
+
+def whole(response: requests.Response, body: Any) -> Any:
+    """The body of an answer, which has what answers of its kind have.
+
+    Raises:
+        NoAnswer: it has not, so it is none of an engine's.
+    """
+    wanted = _fields(response)
+    if wanted and not (isinstance(body, dict) and body.keys() >= set(wanted)):
+        raise NoAnswer(f"no {', '.join(wanted)} in an answer from {response.url}")
+    return body
 
 
 def _fields(response: requests.Response) -> tuple[str, ...]:

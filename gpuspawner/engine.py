@@ -21,7 +21,7 @@ from docker.errors import APIError
 from .answers import EngineInfo, read_date, read_info, read_row, read_time
 from .asks import Asks, EngineFacts, parse_asks
 from .claims import Detail, Listing, Row, Survey, needs_detail
-from .connection import NO_ANSWER, Connection, Kind, NoAnswer
+from .connection import NO_ANSWER, Connection, Kind, NoAnswer, whole
 from .errors import EngineUnknown
 from .pulls import Pulls
 from .sightings import Sightings
@@ -30,7 +30,7 @@ from .waiting import within
 T = TypeVar("T")
 
 #: What reading an answer raises that is none of an engine's.
-_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 Removal = Literal["gone", "removing", "runs"]
 
@@ -203,11 +203,16 @@ class Engine:
         response = self.get(
             "/containers/json", params={"all": 1}, timeout=self._list_timeout_seconds
         )
-        rows = tuple(read_row(item) for item in response.json())
+        items = response.json()
+        if not isinstance(items, list):
+            # An empty object would read as "no containers", and free every card.
+            raise NoAnswer(f"{items!r:.40} instead of a list of containers")
+        rows = tuple(read_row(item) for item in items)
         return rows, read_date(response.headers["Date"])
 
     def _get_json(self, path: str, timeout_seconds: float) -> Any:
-        return self.get(path, timeout=timeout_seconds).json()
+        response = self.get(path, timeout=timeout_seconds)
+        return whole(response, response.json())
 
     def get(self, path: str, **kwargs: Any) -> Any:
         """GET of the engine's API in the calling thread, with ``requests``' own arguments.

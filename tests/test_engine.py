@@ -260,3 +260,34 @@ async def test_an_answer_that_is_no_container_list_is_unknown(
     monkeypatch.setattr(edge, "get", lambda *_args, **_kwargs: Odd())
     with pytest.raises(EngineUnknown):
         await edge.listing()
+
+
+@pytest.mark.parametrize("path", ["/containers/json", "/info", "/containers/{id}/json"])
+@pytest.mark.parametrize(
+    "body", ["{}", '""', '{"message": "ok"}', '[{"Id": "x", "Created": 1e999}]']
+)
+async def test_a_200_of_somebody_else_frees_nothing(
+    machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, path: str, body: str
+) -> None:
+    """A proxy's own page may be JSON: an empty object is no empty list of containers."""
+    taken = machine.add(cards=("GPU-0",), state="running")
+    edge = Engine(
+        lambda: FakeClient(machine),
+        threads=2,
+        inspect_timeout_seconds=0.02,
+        unknown_retry_seconds=0.05,
+    )
+    asked = edge.get
+
+    def get(url: str, **kwargs: Any) -> Any:
+        response = asked(url, **kwargs)
+        if url == path.format(id=taken.id):
+            response._content = body.encode()
+        return response
+
+    monkeypatch.setattr(edge, "get", get)
+    with pytest.raises(EngineUnknown):
+        await edge.survey()
+    monkeypatch.setattr(edge, "get", asked)
+    assert (await edge.survey()).details[taken.id].asks.manner == "holds"
+    edge.close()
