@@ -61,6 +61,10 @@ class Standing(Reaching):
         super().load_state(state)
         own = state.get(_STATE_KEY) or {}
         self.last_options = own.get("options")
+        if self.orm_spawner is not None and self.orm_spawner.server is None:
+            # Stopped, and the hub was killed before it stored that: what is left is nobody's.
+            self.object_id = ""
+            return
         self.lease = str(own.get("lease") or "")
         self.devices = tuple(own.get("devices") or ())
         self.profile_slug = str(own.get("profile") or "")

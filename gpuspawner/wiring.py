@@ -119,9 +119,13 @@ def make_pool(spawner: Any, session: Any) -> GPUPool:
 
 
 def containers_in_database(session: Any) -> Collection[str]:
-    """Container ids that the hub's database names as somebody's server."""
+    """Container ids that the hub's database names as somebody's server.
+
+    Of a server that was stopped the state may be there still, if the hub was killed just then.
+    """
     from jupyterhub import orm
 
     # Whole rows: for the column alone SQLAlchemy warns, as the hub's JSON type has no cache key.
-    states = [spawner.state for spawner in session.query(orm.Spawner)]
+    rows = session.query(orm.Spawner).filter(orm.Spawner.server_id.is_not(None))
+    states = [spawner.state for spawner in rows]
     return {str(state.get("object_id", "")) for state in states if state} - {""}

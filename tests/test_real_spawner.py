@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -81,3 +82,40 @@ async def test_a_pending_start_can_be_stopped(hub: RealHub, machine: FakeMachine
     await until(lambda: hub.idle)
     assert not machine.containers
     await hub.start("ada")
+
+
+@pytest.mark.parametrize("visited", [False, True])
+async def test_a_hub_killed_in_the_post_stop_hook_leaves_no_card_behind(
+    machine: FakeMachine, tmp_path: Path, visited: bool
+) -> None:
+    """The hub has forgotten the server by then, but not yet its state with the container's id."""
+    hub = RealHub(
+        tmp_path,
+        client=lambda: FakeClient(machine),
+        engine={"clock": lambda: machine.steady},
+        orphan_grace_seconds=0,
+    )
+    spawner = await hub.start("ada")
+    in_hook = asyncio.Event()
+
+    async def hook(_: object) -> None:
+        in_hook.set()
+        await asyncio.Event().wait()
+
+    spawner.post_stop_hook = hook
+    machine.fault("stop", "unreachable", -1)
+    machine.fault("remove", "unreachable", -1)
+    stopping = asyncio.ensure_future(hub.stop("ada"))
+    await in_hook.wait()
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    await hub.restart()
+    machine.heal()
+    if visited:
+        hub.spawner("ada")  # whose page is looked at: the hub loads its state, and never polls it
+    await hub.pool.cleaner.clean()
+    machine.advance(1)
+    await hub.pool.cleaner.clean()
+    await until(lambda: not machine.containers or not hub.pool.cleaner._removals)
+    assert not machine.containers
+    hub.close()
