@@ -140,12 +140,12 @@ class Standing(Reaching):
         ]
         return rows[0] if len(rows) == 1 else None
 
-    async def _adopt(self, row: Row) -> None:
+    def _adopt(self, row: Row, inspection: Mapping[str, Any] | None) -> None:
         """Own a container found by its labels: lease, cards, options and API token."""
         self.object_id = row.id
         self._recall(row)
         self.pool.know(self.lease, self.owner)
-        token = api_token(await self.pool.engine.inspect(row.id))
+        token = api_token(inspection)
         if token:
             self.api_token = token
         if row.names:
@@ -217,7 +217,12 @@ class Standing(Reaching):
         if row is None or row.state in ENDED_STATES:
             return 0
         if row.ours and not self.lease:
-            await self._adopt(row)
+            # Asked first: without an answer it is adopted at a later poll, and then as a whole.
+            inspection = await self.pool.engine.inspect(row.id)
+            taken = not self.object_id and (self._begun or not self.pool.is_adoptable(row))
+            if taken or asked_about != self._incarnation:
+                return None
+            self._adopt(row, inspection)
             asked_about = self._incarnation
         elif row.ours and not (self.last_options and self.user_options):
             self._recall(row)
@@ -316,7 +321,7 @@ class Standing(Reaching):
             for row in kept:
                 await self.pool.engine.remove(row.id, force=False)
             return None
-        await self._adopt(again)
+        self._adopt(again, await self.pool.engine.inspect(again.id))
         starting = self.pool.engine.connection.call("start", again.id)
         try:
             await asyncio.wrap_future(starting)

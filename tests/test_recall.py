@@ -155,6 +155,21 @@ async def test_what_the_cleaner_stops_is_not_adopted(timed: RealHub, machine: Fa
     await until(lambda: not machine.containers)
 
 
+async def test_what_is_adopted_is_adopted_as_a_whole(hub: RealHub, machine: FakeMachine) -> None:
+    """Else, after one lost answer, its token would outlive the server: nobody could revoke it."""
+    before = await hub.start("ada")
+    before.orm_spawner.state = None
+    hub.session.commit()
+    hub.kill()
+    hub._begin()
+    after = hub.spawner("ada")
+    assert after.api_token != before.api_token
+    machine.fault("inspect", "unreachable")
+    assert await after.poll() is None
+    assert await after.poll() is None
+    assert (after.lease, after.api_token) == (before.lease, before.api_token)
+
+
 async def test_a_row_without_a_state_names_no_container(hub: RealHub) -> None:
     """A start that was cut off has a row in the database: that protects nothing."""
     named = (await hub.start("ada")).object_id
