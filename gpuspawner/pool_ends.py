@@ -161,6 +161,10 @@ class PoolEnds(PoolTraits):
             except EngineUnknown:
                 unseen_since = None
                 continue
+            except Exception:  # who gives up here keeps a GPU for ever
+                self.log.exception("Looking for the container of a lost create failed")
+                unseen_since = None
+                continue
             row = listing.by_lease(attempt.lease)
             if row is not None and row.state not in ENDED_STATES:
                 # While the engine is still creating it, a removal answers 404 though it is listed:

@@ -102,6 +102,9 @@ class Remover:
         except NO_ANSWER as error:
             self._log.warning("Removing %s: %s", container_id[:12], error)
             return False
+        except Exception:  # noqa: BLE001 - who gives up here keeps a GPU for ever
+            self._log.exception("Removing %s failed", container_id[:12])
+            return False
         finally:
             del self._under_way[container_id]
         row = listing.by_id(container_id)

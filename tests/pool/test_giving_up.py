@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from requests.exceptions import RequestException
 
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, idle, in_thread, until
@@ -189,3 +190,33 @@ async def test_random_cancels_leave_nothing(make_hub: Make, seed: int) -> None:
     assert not machine.containers
     assert not machine.violations
     assert len([await hub.spawn(f"again{i}") for i in range(4)]) == 4
+
+
+async def test_a_fault_that_nobody_thought_of_costs_one_try(
+    hub: FakeHub, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the lease would be known for ever, and its card kept: neither is ever tried again."""
+
+    def once(method: str) -> None:
+        real = getattr(hub.engine, method)
+        faults = [RecursionError("an answer nested too deep")]
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if faults:
+                raise faults.pop()
+            return await real(*args, **kwargs)
+
+        monkeypatch.setattr(hub.engine, method, call)
+
+    held, container_id = await hub.spawn()
+    once("remove")
+    hub.pool.release(held.lease, container_id)
+    lost, ticket = await hub.reserve("ben")
+    machine.fault("create", "cut")
+    with pytest.raises(RequestException):
+        await hub.create(lost, ticket)
+    once("listing")
+    hub.pool.give_up(lost, ticket)
+    await until(lambda: idle(hub))
+    assert not hub.pool.known()
+    assert not machine.containers
