@@ -103,7 +103,10 @@ class EngineClient(docker.APIClient):
         super()._raise_for_status(response)
 
     def _result(self, response: requests.Response, json: bool = False, binary: bool = False) -> Any:
-        result = super()._result(response, json, binary)
+        try:
+            result = super()._result(response, json, binary)
+        except RecursionError as error:
+            raise NoAnswer(f"an answer nested too deep from {response.url}") from error
         return whole(response, result) if json else result
 
     def _post(self, url: str, **kwargs: Any) -> Any:
@@ -135,7 +138,7 @@ def _message(response: requests.Response) -> str | None:
     """The engine's own words in an error, None if they are not in its form."""
     try:
         body = response.json()
-    except ValueError:
+    except (RecursionError, ValueError):
         return None
     text = body.get("message") if isinstance(body, dict) else None
     return text if isinstance(text, str) else None

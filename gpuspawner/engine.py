@@ -30,7 +30,14 @@ from .waiting import within
 T = TypeVar("T")
 
 #: What reading an answer raises that is none of an engine's.
-_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 Removal = Literal["gone", "removing", "runs"]
 
@@ -310,7 +317,7 @@ class Engine:
             answer = self._get_json(f"/containers/{row.id}/json", self._inspect_timeout_seconds)
         except APIError as error:
             return Detail(missing=True) if error.status_code == 404 else None
-        except NO_ANSWER:
+        except (*NO_ANSWER, *_UNREADABLE):
             return None
         try:
             asks = Asks() if row.ours else parse_asks(answer, facts, self.observers, self.own_ids)

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from docker.errors import APIError
+from requests import Response
 from requests.exceptions import ConnectionError as Unreachable
 
 from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
 from fakes.rows import HUB, IMAGE
 from gpuspawner.answers import read_date, read_info, read_row, read_time
+from gpuspawner.connection import NoAnswer
 from gpuspawner.engine import Engine
 from gpuspawner.errors import EngineUnknown
 
@@ -264,7 +266,7 @@ async def test_an_answer_that_is_no_container_list_is_unknown(
 
 @pytest.mark.parametrize("path", ["/containers/json", "/info", "/containers/{id}/json"])
 @pytest.mark.parametrize(
-    "body", ["{}", '""', '{"message": "ok"}', '[{"Id": "x", "Created": 1e999}]']
+    "body", ["{}", '""', '{"message": "ok"}', '[{"Id": "x", "Created": 1e999}]', "[" * 100_000]
 )
 async def test_a_200_of_somebody_else_frees_nothing(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch, path: str, body: str
@@ -291,3 +293,16 @@ async def test_a_200_of_somebody_else_frees_nothing(
     monkeypatch.setattr(edge, "get", asked)
     assert (await edge.survey()).details[taken.id].asks.manner == "holds"
     edge.close()
+
+
+def test_an_order_answered_by_something_nested_too_deep_has_no_answer() -> None:
+    """Else a create would count as refused, and its reservation end with the container there."""
+    client = FakeClient(FakeMachine())
+    response = Response()
+    response.url, response.status_code = "http://fake/containers/create", 201
+    response._content = b"[" * 100_000
+    with pytest.raises(NoAnswer):
+        client._result(response, json=True)
+    response.status_code = 500
+    with pytest.raises(NoAnswer):
+        client._raise_for_status(response)
