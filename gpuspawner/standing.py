@@ -39,6 +39,7 @@ class Standing(Reaching):
     """The part of the spawner that looks after a started server."""
 
     _had_gpu = False
+    _untold = False  # adopted, but its API token is not known yet
     _stopping: asyncio.Future[bool] | None = None
     _ended: int | str | None = None
 
@@ -101,6 +102,7 @@ class Standing(Reaching):
         self._had_gpu = bool(self.devices)
         self.lease, self.devices, self.profile_slug = "", (), ""
         self.watched = None
+        self._untold = False
         self.object_id = ""
 
     @property
@@ -140,17 +142,24 @@ class Standing(Reaching):
         ]
         return rows[0] if len(rows) == 1 else None
 
-    def _adopt(self, row: Row, inspection: Mapping[str, Any] | None) -> None:
+    async def _adopt(self, row: Row) -> None:
         """Own a container found by its labels: lease, cards, options and API token."""
         self.object_id = row.id
         self._recall(row)
         self.pool.know(self.lease, self.owner)
-        token = api_token(inspection)
-        if token:
-            self.api_token = token
         if row.names:
             self.object_name = row.names[0].lstrip("/")
         self.log.info("Adopted container %s of %s", row.id[:12], self._log_name)
+        self._untold = True
+        await self._learn_token(row)
+
+    async def _learn_token(self, row: Row) -> None:
+        """Know the API token of an adopted container; without an answer, at a later poll."""
+        token = api_token(await self.pool.engine.inspect(row.id))
+        if self.object_id == row.id:
+            self._untold = False
+            if token:
+                self.api_token = token
 
     def _recall(self, row: Row) -> None:
         """Know again what the labels tell; options only where the database has none."""
@@ -217,13 +226,10 @@ class Standing(Reaching):
         if row is None or row.state in ENDED_STATES:
             return 0
         if row.ours and not self.lease:
-            # Asked first: without an answer it is adopted at a later poll, and then as a whole.
-            inspection = await self.pool.engine.inspect(row.id)
-            taken = not self.object_id and (self._begun or not self.pool.is_adoptable(row))
-            if taken or asked_about != self._incarnation:
-                return None
-            self._adopt(row, inspection)
+            await self._adopt(row)
             asked_about = self._incarnation
+        elif self._untold:
+            await self._learn_token(row)
         elif row.ours and not (self.last_options and self.user_options):
             self._recall(row)
         if row.state in LIVE_STATES:
@@ -321,7 +327,7 @@ class Standing(Reaching):
             for row in kept:
                 await self.pool.engine.remove(row.id, force=False)
             return None
-        self._adopt(again, await self.pool.engine.inspect(again.id))
+        await self._adopt(again)
         starting = self.pool.engine.connection.call("start", again.id)
         try:
             await asyncio.wrap_future(starting)
