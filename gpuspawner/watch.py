@@ -102,6 +102,12 @@ class Watch:
         try:
             await asyncio.shield(self._prober.refresh())
         except (EngineUnknown, ProbeError):
-            # Whoever needs a card is told; here it is only tried again.
-            self._patience = min(2 * self._patience, self._interval_seconds)
-            self._look_at(asyncio.get_running_loop().time() + self._patience)
+            self._try_again()  # whoever needs a card is told
+        except Exception:
+            # Else a card that heals would not come back by itself.
+            self._try_again()
+            raise
+
+    def _try_again(self) -> None:
+        self._patience = min(2 * self._patience, self._interval_seconds)
+        self._look_at(asyncio.get_running_loop().time() + self._patience)

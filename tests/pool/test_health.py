@@ -325,6 +325,25 @@ async def test_the_watch_goes_on_when_driver_and_engine_were_away(
     await until(lambda: hub.pool.watch.alarms.notices(attempt.lease))
 
 
+async def test_a_fault_that_nobody_thought_of_does_not_end_the_watch(
+    hub: FakeHub, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a card that heals would not come back until somebody asks."""
+    driver.faults[(await hub.uuids())[0]] = {"error": "GPU is lost"}
+    await look(hub)
+    read, faults = hub.pool.prober._source.read, [RuntimeError("odd"), RuntimeError("odd")]
+
+    async def odd() -> Any:
+        if faults:
+            raise faults.pop()
+        return await read()
+
+    monkeypatch.setattr(hub.pool.prober._source, "read", odd)
+    driver.faults.clear()
+    await until(lambda: well(hub))
+    assert not faults
+
+
 async def test_a_storm_of_dirt_never_meets_a_grant(make_hub: Make) -> None:
     """The law, attacked: strangers come and go while many ask; no grant of a card that was
     dirty in any of the last looks."""
