@@ -23,10 +23,10 @@ SECTIONS: dict[str, type[Configurable]] = {"GPUSpawner": SpawnerTraits, "GPUPool
 INTRO = {
     "GPUSpawner": (
         "One server. All of DockerSpawner's and JupyterHub's own settings for spawners work too, "
-        "written as `c.GPUSpawner`, `c.DockerSpawner` or `c.Spawner`. Two of them have another "
-        "default here: `remove` is True and `start_timeout` is 300. With `remove = False` a server "
-        "without a GPU keeps its container for the next start; one with a GPU is made anew each "
-        "time."
+        "written as `c.GPUSpawner`, `c.DockerSpawner` or `c.Spawner`. Three of them have another "
+        "default here: `remove` is True, `start_timeout` is 300 and `http_timeout` is 120. With "
+        "`remove = False` a server without a GPU keeps its container for the next start; one with "
+        "a GPU is made anew each time."
     ),
     "GPUPool": "The GPUs of the hub's Docker engine.",
 }

@@ -23,6 +23,8 @@ from .sight import Asked, Finding, Seen, compare, lost, unkept
 #: For how long an inspection is asked for again.
 WAIT_SECONDS = 15.0
 _RETRY_SECONDS = 0.25
+#: Some reasons are words of an image's shell; whoever makes ever new ones is not listened to.
+_MOST_TOLD = 100
 #: The engine's errors name containers and commands.
 _ID = re.compile(r"\b[0-9a-f]{12,64}\b")
 
@@ -143,7 +145,7 @@ class Proof:
     def _tell(self, reason: str) -> None:
         """Once for each reason, not for each server."""
         reason = _ID.sub("…", reason)
-        if reason not in self._told:
+        if reason not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(reason)
             self._log.info("Can't prove which GPUs servers see (told once): %s", reason)
 

@@ -13,7 +13,7 @@ from typing import Any
 from traitlets import default
 
 from . import messages
-from .errors import GPUSpawnerError, OptionsError
+from .errors import EngineUnknown, GPUSpawnerError, OptionsError
 from .form import ProfileState, render, state_of
 from .notices import notices_for
 from .options import options_from_form
@@ -67,6 +67,11 @@ class GPUSpawner(Standing):
             self.pool.start_cleaner()
             self.pool.prober.refresh()  # for the next decision; this one takes the last answer
             view = await self.pool.renewed_view(await self.pool.view())
+        except EngineUnknown as error:
+            self.log.warning("The form has no counts: %s", error)
+            # Nothing starts without the engine, with a GPU or without.
+            away = ProfileState(disabled=messages.engine_down())
+            states = {p.slug: away for p in allowed}
         except GPUSpawnerError as error:
             self.log.warning("The form has no counts: %s", error)
             unknown = ProfileState(disabled=messages.cards_unknown(cpu_available=True))

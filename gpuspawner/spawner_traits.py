@@ -252,3 +252,8 @@ class SpawnerTraits(DockerSpawner):
     @default("start_timeout")
     def _default_start_timeout(self) -> int:
         return 300
+
+    @default("http_timeout")
+    def _default_http_timeout(self) -> int:
+        # JupyterHub's own 30 s are short for a notebook server on a busy machine or a slow home.
+        return 120

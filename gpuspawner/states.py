@@ -157,8 +157,8 @@ class CardState(Enum):
     UNKNOWN = "unknown"
     GONE = "gone"
     ILL = "ill"
-    HELD = "held"
     FOREIGN = "foreign"
+    HELD = "held"
     DIRTY = "dirty"
     SETTLING = "settling"
     FREE = "free"
@@ -175,8 +175,8 @@ CARD_FACTS: dict[CardState, str] = {
     CardState.UNKNOWN: "The engine or the driver can't be asked. Unknown is busy.",
     CardState.GONE: "It was there and the driver names it no longer.",
     CardState.ILL: "It can't be read, or the driver asks for a recovery action.",
+    CardState.FOREIGN: "A container of somebody else holds it, perhaps beside a server of ours.",
     CardState.HELD: "Servers of gpuspawner hold it. Of a shared card the share left is offered.",
-    CardState.FOREIGN: "A container of somebody else holds it.",
     CardState.DIRTY: "A compute process of nobody who holds it, or memory held by nobody.",
     CardState.SETTLING: "Its last holder's processes are still ending.",
     CardState.FREE: "Offered.",

@@ -82,7 +82,7 @@ class StandInEngine(socketserver.ThreadingUnixStreamServer):
         if path.endswith("/version"):
             return {"ApiVersion": "1.41"}
         if path.endswith("/info"):
-            return {"Runtimes": {"runc": {}}, "DefaultRuntime": "runc"}
+            return {"ServerVersion": "28.5", "Runtimes": {"runc": {}}, "DefaultRuntime": "runc"}
         if "/containers/json" in path:
             return self.rows
         identity = path.split("/")[-2]
@@ -90,6 +90,7 @@ class StandInEngine(socketserver.ThreadingUnixStreamServer):
             "Id": identity,
             "Config": {},
             "HostConfig": self.host_configs.get(identity, {}),
+            "NetworkSettings": {},
             "State": {},
         }
 

@@ -185,4 +185,6 @@ def test_settings_named_in_the_documentation_exist() -> None:
     known = {name for section in generate.SECTIONS for name in generate.traits_of(section)}
     for path in PAGES:
         for section, name in re.findall(r"\b(GPUSpawner|GPUPool)\.(\w+)", path.read_text()):
-            assert name in known or name in ("start_timeout", "remove"), f"{path}: {section}.{name}"
+            assert name in known or name in ("start_timeout", "http_timeout", "remove"), (
+                f"{path}: {section}.{name}"
+            )

@@ -346,6 +346,8 @@ def test_engine_away_is_said_at_all_doors_and_comes_back(hub: Hub, engine: Engin
         assert "can't reach the system that starts servers" in answer.json()["message"]
         form = student.get_form()
         assert form.status_code == 200
+        assert "so nothing new can start" in unescape(form.text)
+        assert "start without a GPU" not in unescape(form.text)
         page = student.refused_form(CPU)
         assert page.status_code == 503
         assert "can't reach the system that starts servers" in unescape(page.text)

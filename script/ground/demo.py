@@ -32,6 +32,7 @@ _REPOSITORY = Path(__file__).resolve().parents[2]
 _HUB_PID = "hub.pid"
 _PROXY_PID = "jupyterhub-proxy.pid"
 _DRIVER = Path("/proc/driver/nvidia/version")
+_TAIL_CHARS = 3000
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Ground:
 def main() -> int:
     """Run the demo until Ctrl-C; returns the exit status."""
     parser = argparse.ArgumentParser(prog="script/server", description=__doc__)
-    parser.add_argument("--port", type=int, default=8000, help="on 127.0.0.1 (default: 8000)")
+    parser.add_argument("--port", type=_port, default=8000, help="on 127.0.0.1 (default: 8000)")
     parser.add_argument(
         "--state",
         type=Path,
@@ -61,7 +62,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     # A closed terminal and a service manager end it as Ctrl-C does.
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: a shell that starts it in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         arguments.state.mkdir(parents=True, exist_ok=True)
@@ -73,6 +75,13 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running.")
     return 0
+
+
+def _port(text: str) -> int:
+    """A port number; other words are refused by argparse, with ours."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; use a number from 1 to 65535")
+    return int(text)
 
 
 def _serve(port: int, state: Path) -> None:
@@ -98,6 +107,8 @@ def _serve(port: int, state: Path) -> None:
         if ground.docker_host:
             env["DOCKER_HOST"] = ground.docker_host
         log = state / "hub.log"
+        if log.exists():
+            log.replace(log.with_suffix(".log.1"))  # of the run before, to read after a crash
         with log.open("wb") as output:
             hub = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "-f", _REPOSITORY / "script/demo_config.py"],
@@ -114,7 +125,10 @@ def _serve(port: int, state: Path) -> None:
             _wait_up(hub, port, log)
             _welcome(url, ground, log, path)
             if hub.wait():
-                raise GroundError(f"the hub ended with {hub.returncode}:\n{_tail(log)}")
+                raise GroundError(
+                    f"the hub ended with {hub.returncode}, and with it the demo: its servers and "
+                    f"its engine are ended too. Start script/server again.\n{_tail(log)}"
+                )
         finally:
             with _undisturbed():
                 _stop(hub, state)
@@ -177,19 +191,20 @@ def _welcome(url: str, ground: Ground, log: Path, settings: Path) -> None:
         f"  JupyterHub with {cards}: {url}",
         f"  Log in with any name and the password {PASSWORD!r}; 'admin' is an admin.",
         f"  Log: {log}",
-        f"  Who holds which card: {_leases_command(settings)}",
+        f"  Who holds which card: {_command(settings, 'leases')}",
+        f"  How each card stands: {_command(settings, 'devices')}",
     ]
     if ground.docker_host:
         lines.append(f"  To look at its engine: export DOCKER_HOST={ground.docker_host}")
     print("\n".join([*lines, "  Ctrl-C ends it.", ""]), flush=True)
 
 
-def _leases_command(settings: Path) -> str:
-    """What to type for the demo's leases, from anywhere."""
+def _command(settings: Path, name: str) -> str:
+    """What to type for a command of gpuspawner on the demo, from anywhere."""
     elsewhere = settings != _REPOSITORY / ".server" / settings.name
     before = f"GPUSPAWNER_DEMO={settings} " if elsewhere else ""
     command = Path(sys.executable).parent / "gpuspawner"
-    return f"{before}{command} leases -f {_REPOSITORY / 'script/demo_config.py'}"
+    return f"{before}{command} {name} -f {_REPOSITORY / 'script/demo_config.py'}"
 
 
 def _check_port(port: int) -> None:
@@ -283,7 +298,9 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _tail(log: Path) -> str:
-    return log.read_text(errors="replace")[-3000:]
+    text = log.read_text(errors="replace")
+    # From the beginning of a line.
+    return text if len(text) <= _TAIL_CHARS else text[-_TAIL_CHARS:].partition("\n")[2]
 
 
 def say(text: str) -> None:

@@ -137,3 +137,13 @@ def test_two_runs_in_one_folder_are_refused(state: Path) -> None:
         _, err = run.process.communicate(timeout=60)
     assert run.process.returncode == 1
     assert "another script/server is running" in err
+
+
+@pytest.mark.parametrize("port", ["80000", "0", "-1", "http"])
+def test_what_is_no_port_is_said_in_words(state: Path, port: str) -> None:
+    command = [sys.executable, "-m", "ground.demo", f"--port={port}", "--state", str(state)]
+    env = {**os.environ, "PYTHONPATH": f"{REPOSITORY}/script:{REPOSITORY}"}
+    told = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
+    assert told.returncode == 2
+    assert f"{port!r} is no port; use a number from 1 to 65535" in told.stderr
+    assert not state.exists()
