@@ -251,13 +251,16 @@ class Engine:
         cards.write_cdi(self.cdi_folder, self.uuids)
 
     def hook_calls(self) -> list[HookCall]:
-        """Every call of the stand-in hook so far."""
+        """Every call of the stand-in hook so far, the oldest first."""
         return [
             HookCall(
                 tuple((call / "args").read_text().split("\n")[:-1]),
                 json.loads((call / "stdin").read_text()),
             )
-            for call in sorted((self.folder / "hook" / "records").glob("call.*"))
+            for call in sorted(
+                (self.folder / "hook" / "records").glob("call.*"),
+                key=lambda call: (call / "args").stat().st_mtime_ns,
+            )
         ]
 
     def fail_hook(self, message: str) -> None:

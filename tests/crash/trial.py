@@ -22,6 +22,11 @@ CARDS = 3
 DATABASE = "hub.sqlite"
 
 
+_ROOT = Path(__file__).resolve().parents[2]
+#: Where the child finds the product and the tests' own modules, however pytest was started.
+_PATHS = (str(_ROOT), str(_ROOT / "script"), str(_ROOT / "tests"))
+
+
 class Broken(AssertionError):
     """A law was broken; the text has the line and the logs."""
 
@@ -39,6 +44,7 @@ class Trials:
             self._hub = ends.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-m", "crash.child", str(self.folder)],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(_PATHS)},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -46,7 +52,8 @@ class Trials:
             )
             assert self._hub.stdout is not None
             if self._hub.stdout.readline() != "ready\n":
-                raise Broken((self.folder / "log").read_text())
+                log = self.folder / "log"
+                raise Broken(log.read_text() if log.exists() else "the hub's process did not begin")
             self._ends = ends.pop_all()
         return self
 
