@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from ground.hub import PASSWORD, Hub
 from ground.machine import GroundError
@@ -28,7 +28,7 @@ _ARGUMENTS = [
     "--disable-sync",
 ]
 #: Until a page's next step shows, on a busy machine. Milliseconds.
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 
 
 def chromium_path(own: str) -> str:
@@ -67,6 +67,7 @@ def new_context(browser: Browser, **kwargs: Any) -> BrowserContext:
     """Cookies and settings of one person."""
     context = browser.new_context(**kwargs)
     context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)  # else five seconds
     return context
 
 

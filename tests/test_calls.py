@@ -31,7 +31,7 @@ class Ends:
         self._event.set()
 
     async def wait(self) -> None:
-        assert await asyncio.get_running_loop().run_in_executor(None, self._event.wait, 20)
+        assert await asyncio.get_running_loop().run_in_executor(None, self._event.wait, 120)
 
 
 @pytest.fixture

@@ -281,7 +281,7 @@ class Contract:
             creating.cancel()
             await asyncio.wait([creating])
             ticket.abandon()
-            assert await asyncio.get_running_loop().run_in_executor(None, ended.wait, 30)
+            assert await asyncio.get_running_loop().run_in_executor(None, ended.wait, 120)
             assert endings == [Ending.GONE]
             assert not (await edge.listing()).rows
 

@@ -242,7 +242,7 @@ async def test_a_hang_ends_at_the_deadline(
     driver.faults = [Fault("nvmlDeviceGetMemoryInfo_v2", 1, "hang")]
     driver.write()
     # Long enough for a busy machine to get as far as the hang.
-    source = NVMLSource(3.0, driver.environment())
+    source = NVMLSource(8.0, driver.environment())
     with pytest.raises(ProbeError, match="in nvmlDeviceGetMemoryInfo") as caught:
         await source.read()
     assert caught.value.kind == "timeout"
@@ -266,11 +266,11 @@ async def test_the_whole_process_group_is_killed(
         "signal.pause()",
     )
     with pytest.raises(ProbeError) as caught:
-        await NVMLSource(3.0).read()
+        await NVMLSource(8.0).read()
     assert caught.value.kind == "timeout"
     child = int(pid_file.read_text())
     # The signal is sent; the kernel carries it out when it next runs the process.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while _runs(child):
         assert time.monotonic() < deadline, f"{child} still runs"
         await asyncio.sleep(0.01)

@@ -132,12 +132,12 @@ class FakeHub:
                 self.pool.hold(attempt, ticket)
                 return attempt, container_id
             self.pool.give_up(attempt, ticket, force=attempt.state is State.STARTING)
-            await self.pool.ended(attempt, 10)
+            await self.pool.ended(attempt, 120)
         raise Outrun
 
     async def stop(self, attempt: Attempt, container_id: str) -> None:
         self.pool.release(attempt.lease, container_id)
-        assert await self.pool.released(attempt.lease, 10)
+        assert await self.pool.released(attempt.lease, 120)
 
     async def clean(self) -> None:
         """One round of the cleaner, and the end of what it began."""

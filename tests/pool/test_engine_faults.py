@@ -148,7 +148,7 @@ async def test_removal_is_tried_until_it_is_answered(hub: FakeHub, machine: Fake
     hub.pool.release(attempt.lease, container)
     hub.pool.release(attempt.lease, container)
     assert attempt.lease in hub.pool.known()
-    assert await hub.pool.released(attempt.lease, 10)
+    assert await hub.pool.released(attempt.lease, 120)
     assert not machine.containers
     assert attempt.lease not in hub.pool.known()
     assert machine.calls.count("remove") == 5
@@ -161,7 +161,7 @@ async def test_a_yielding_container_that_somebody_started_is_still_removed(
     container = await hub.create(attempt, ticket)
     machine.run(container)
     hub.pool.give_up(attempt, ticket, force=False)
-    assert await hub.pool.ended(attempt, 10)
+    assert await hub.pool.ended(attempt, 120)
     assert not machine.containers
 
 
@@ -179,7 +179,7 @@ async def test_a_process_that_cannot_be_killed_keeps_its_card(
     told = [r for r in caplog.records if "can't be removed" in r.message]
     assert [r.levelno for r in told] == [logging.ERROR], "told, and told once"
     machine.containers[container].unkillable = False
-    assert await hub.pool.released(attempt.lease, 10)
+    assert await hub.pool.released(attempt.lease, 120)
     await hub.spawn("bea")
 
 
@@ -216,7 +216,7 @@ async def test_removed_by_hand_before_it_started(hub: FakeHub, machine: FakeMach
     with pytest.raises(EngineUnknown, match="removed by somebody else"):
         await hub.pool.look(attempt, container)
     hub.pool.give_up(attempt, ticket)
-    assert await hub.pool.ended(attempt, 10)
+    assert await hub.pool.ended(attempt, 120)
 
 
 async def test_slow_creates_hold_up_no_refusal(make_hub: Make, machine: FakeMachine) -> None:

@@ -37,7 +37,7 @@ async def test_give_up_in_each_state_leaves_nothing(
         await ticket.call(lambda: hub.client.start(container))
     hub.pool.give_up(attempt, ticket)
     hub.pool.give_up(attempt, ticket)
-    assert await hub.pool.ended(attempt, 10)
+    assert await hub.pool.ended(attempt, 120)
     assert attempt.state is State.FREE
     assert not machine.containers
     assert idle(hub)
@@ -75,7 +75,7 @@ async def test_give_up_while_waiting_for_a_rival(make_hub: Make, machine: FakeMa
     with pytest.raises(asyncio.CancelledError):
         await looking
     ours.pool.give_up(attempt, ticket)
-    assert await ours.pool.ended(attempt, 10)
+    assert await ours.pool.ended(attempt, 120)
     assert [c.labels["gpuspawner.hub"] for c in machine.containers.values()] == [OTHER_HUB]
 
 
@@ -99,7 +99,7 @@ async def test_the_reservation_stays_until_the_removal_is_answered(
         assert attempt.lease in hub.pool.attempts
         assert not await hub.pool.ended(attempt, 0.01)
         assert container in machine.containers
-    assert await hub.pool.ended(attempt, 10)
+    assert await hub.pool.ended(attempt, 120)
     assert not machine.containers
 
 
@@ -116,7 +116,7 @@ async def test_a_create_that_is_cancelled_still_creates_and_is_removed(
             await creating
         hub.pool.give_up(attempt, ticket)
         assert attempt.state is State.RELEASING
-    assert await hub.pool.ended(attempt, 10)
+    assert await hub.pool.ended(attempt, 120)
     assert not machine.containers
 
 
@@ -132,7 +132,7 @@ async def test_a_start_inside_the_engine_is_followed_to_its_end(
             await going
         hub.pool.give_up(attempt, ticket)
         assert not await hub.pool.ended(attempt, 0.01)
-    assert await hub.pool.ended(attempt, 10)
+    assert await hub.pool.ended(attempt, 120)
     assert not machine.containers
 
 
