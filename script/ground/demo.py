@@ -279,10 +279,22 @@ def _command_line(pid: int) -> bytes:
         return b""
 
 
-def _wait_gone(pid: int, timeout_seconds: float = 10) -> None:
+def _wait_gone(pid: int, timeout_seconds: float = 60) -> None:
     deadline = time.monotonic() + timeout_seconds
-    while _command_line(pid) and time.monotonic() < deadline:
+    while _runs(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """False once it has let go of its ports: gone, or a zombie.
+
+    Its command line is empty before that, since a process that ends gives back its memory first.
+    """
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @contextlib.contextmanager
