@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from collections.abc import Mapping
 from copy import deepcopy
+from fractions import Fraction
 from typing import Any
 
 from docker.errors import APIError
@@ -16,9 +17,12 @@ from traitlets import TraitError
 
 from . import faults, messages, names, replies
 from .connection import NO_ANSWER
+from .demand import Demand
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
+from .limits import Limit
 from .options import UNLISTED_SUFFIX, Choice, parse_options
 from .pool import NoRoom, OverQuota
+from .profiles import Profile
 from .pulls import PullError
 from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
 from .shortage_report import admin_shortage
@@ -68,14 +72,26 @@ class Admission(SpawnerBase):
             await self.pool.engine.connect()
             self.pool.start_cleaner()
             await self.pool.settle(self.owner(), SETTLE_SECONDS)
-            await self.pool.check(choice.profile.request, self.user.name, self.gpu_limit, self.name)
+            await self.pool.check(self.demand(choice.profile))
         except GPUSpawnerError as error:
             raise self.refuse(self.refusal_for(error)) from None
         return choice
 
-    @property
-    def gpu_limit(self) -> int:
-        return int(self.max_gpus_per_user)
+    def demand(self, profile: Profile) -> Demand:
+        """What a start of this server with a profile asks of the pool."""
+        limits = []
+        if self.max_gpus_per_user:
+            user = self.user.name
+            most = Fraction(self.max_gpus_per_user)
+            limits.append(Limit("user", user, most, users=frozenset({user})))
+        return Demand(
+            user=self.user.name,
+            server=self.name,
+            profile=profile.slug,
+            requests=profile.requests,
+            groups=self.group_names,
+            limits=tuple(limits),
+        )
 
     def _choose(self) -> Choice:
         """One validator for whatever door the options came through."""
@@ -116,9 +132,7 @@ class Admission(SpawnerBase):
 
     def refusal_for(self, error: Exception) -> GPURefusal:
         """The refusal that a core error or an engine's answer turns into."""
-        cpu = any(
-            p.request.count == 0 for p in self.profiles.allowed(self.user.name, self.group_names)
-        )
+        cpu = any(not p.needs_gpu for p in self.profiles.allowed(self.user.name, self.group_names))
         if isinstance(error, NoRoom):
             return GPURefusal(
                 messages.none_free(error.shortage, cpu_available=cpu),
@@ -128,13 +142,7 @@ class Admission(SpawnerBase):
             )
         if isinstance(error, OverQuota):
             return GPURefusal(
-                messages.quota(
-                    error.limit,
-                    error.holding.total,
-                    [server for server, _ in error.holding.servers],
-                    requested=error.asked,
-                    cpu_available=cpu,
-                ),
+                messages.quota(error.over, cpu_available=cpu),
                 reason=names.REASON_QUOTA,
                 status=403,
                 admin_message=f"{error}; GPUSpawner.max_gpus_per_user sets it",

@@ -21,6 +21,7 @@ class Attempt:
         devices: UUIDs reserved; empty for a server without a GPU.
         owner: (user, server) in whose name it is counted.
         memory_mib: memory of the smallest of the cards, None if not told.
+        profile: slug of what was asked for.
     """
 
     lease: str
@@ -28,6 +29,7 @@ class Attempt:
     share: Fraction
     owner: tuple[str, str]
     memory_mib: int | None = None
+    profile: str = ""
     state: State = State.RESERVED
 
 

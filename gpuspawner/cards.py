@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from . import names
 from .attempts import Attempts
-from .claims import Claim, loads
+from .claims import ENDED_STATES, Claim, Row, loads, share_of
 from .devices import Device, Inventory
 from .health import Condition, by_word
-from .placement import Card
+from .limits import Held
+from .request import Card
 from .states import CardState, State
 
 #: Why a card in MIG mode is not offered whole.
@@ -91,49 +91,36 @@ def _order(hub_id: str, uuid: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{hub_id} {uuid}".encode()).digest()[:8], "big")
 
 
-@dataclass(frozen=True)
-class Holding:
-    """Cards that one user's servers have, this hub's and pending ones included.
-
-    Attributes:
-        servers: (server name, number of cards), sorted by name.
-    """
-
-    servers: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def total(self) -> int:
-        return sum(count for _, count in self.servers)
-
-
-def holding(
-    user: str,
-    claims: Iterable[Claim],
+def holdings(
+    rows: Iterable[Row],
+    hub_id: str,
     attempts: Attempts,
     leaving: Collection[str] = (),
     owners: Mapping[str, tuple[str, str]] | None = None,
-) -> Holding:
-    """What a user's servers on this hub hold or are about to hold, in cards.
+) -> tuple[Held, ...]:
+    """What the servers of this hub hold or are about to hold, those without a GPU included.
 
     Args:
+        rows: the engine's list.
         leaving: leases whose containers are being removed. They still take cards, but the user
             has given them up: so have attempts that are being released.
         owners: (user, server) by lease, as the hub names them now. A user who was renamed while
             the server runs has another name than the container's label.
     """
-    count: dict[str, int] = {}
-    for claim in claims:
-        if claim.whose != "mine" or claim.lease in attempts or claim.lease in leaving:
+    found: list[Held] = []
+    for row in rows:
+        if not row.mine(hub_id) or row.lease in attempts or row.lease in leaving:
             continue
-        labels = claim.row.labels
-        labelled = (labels.get(names.LABEL_USER, ""), labels.get(names.LABEL_SERVER, ""))
-        owner, server = (owners or {}).get(claim.lease, labelled)
-        if owner == user:
-            count[server] = count.get(server, 0) + len(claim.devices)
+        devices = [d for d in row.labels.get(names.LABEL_DEVICES, "").split(",") if d]
+        if row.labels.get(names.LABEL_ROLE) or row.state in (*ENDED_STATES, "exited"):
+            continue
+        labelled = (row.labels.get(names.LABEL_USER, ""), row.labels.get(names.LABEL_SERVER, ""))
+        user, server = (owners or {}).get(row.lease, labelled)
+        profile = row.labels.get(names.LABEL_PROFILE, "")
+        found.append(Held(user, server, profile, len(devices) * share_of(row.labels)))
     for attempt in attempts:
-        if attempt.state is State.RELEASING:
-            continue
-        if attempt.owner[0] == user and attempt.devices:
-            server = attempt.owner[1]
-            count[server] = count.get(server, 0) + len(attempt.devices)
-    return Holding(tuple(sorted(count.items())))
+        if attempt.state is not State.RELEASING:
+            user, server = attempt.owner
+            cards = len(attempt.devices) * attempt.share
+            found.append(Held(user, server, attempt.profile, cards))
+    return tuple(sorted(found, key=lambda h: (h.user, h.server, h.profile, h.cards)))

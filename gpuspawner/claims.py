@@ -239,7 +239,7 @@ def _our_claim(row: Row, survey: Survey, hub_id: str, times: Times) -> Claim | N
     return Claim(
         row=row,
         devices=devices,
-        size=Fraction(0) if role == names.ROLE_MPS else _share(row.labels),
+        size=Fraction(0) if role == names.ROLE_MPS else share_of(row.labels),
         whose="mine" if row.mine(hub_id) else "sibling",
         bars_exclusive=role == names.ROLE_MPS,
     )
@@ -283,7 +283,8 @@ def _released(detail: Detail, at: float, times: Times) -> bool:
     return detail.finished_at is not None and at - detail.finished_at > times.release_delay_seconds
 
 
-def _share(labels: Mapping[str, str]) -> Fraction:
+def share_of(labels: Mapping[str, str]) -> Fraction:
+    """The part of each device that a container of ours holds, by its label."""
     # A label we can't read is a whole card: never more room than is certain.
     try:
         share = Fraction(labels.get(names.LABEL_SHARE, "1"))

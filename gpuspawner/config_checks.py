@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection
 from copy import deepcopy
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any
 
 from traitlets import TraitError
@@ -21,7 +22,7 @@ from .identity import Identity, resolve_identity
 from .inventory import source_from_config
 from .memory import check_fraction
 from .pool_traits import PoolTraits
-from .profiles import DEFAULT_PROFILES, parse_profile_list
+from .profiles import DEFAULT_PROFILES, Profile, parse_profile_list
 from .spawner import GPUSpawner
 
 #: Sections that other versions will have.
@@ -245,12 +246,17 @@ def _check_profiles(spawner: GPUSpawner, sections: Sections) -> list[str]:
         raise BadConfigError(_from_line(str(error), line)) from error
     limit = spawner.max_gpus_per_user
     beyond = [
-        f"{line}: {profile.display_name!r} asks for {profile.request.count} GPUs, but "
+        f"{line}: {profile.display_name!r} asks for {_least(profile)} GPUs, but "
         f"{sections.line('max_gpus_per_user')} is {limit}, so nobody can start it; raise that"
         for profile in profiles.profiles
-        if 0 < limit < profile.request.count
+        if 0 < limit < _least(profile)
     ]
     return [*(_from_line(warning, line) for warning in profiles.warnings), *beyond]
+
+
+def _least(profile: Profile) -> Fraction:
+    """The least number of cards that a profile may be met with."""
+    return min(r.count * r.share for r in profile.requests)
 
 
 def _from_line(text: str, line: str) -> str:

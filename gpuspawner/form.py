@@ -14,9 +14,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from . import messages
+from .demand import Demand, Scene, decide, outlook
+from .limits import OverLimit
 from .options import MAX_VALUE_CHARS, UNLISTED, UNLISTED_SUFFIX, AllowedImages
-from .placement import Card, Request, Shortage, place, suits
 from .profiles import Profile, default_profile
+from .request import Shortage
 
 
 @dataclass(frozen=True)
@@ -41,25 +43,17 @@ class ProfileState:
         return f"{self.free} of {messages.gpus(self.total)} free"
 
 
-def state_of(
-    request: Request, cards: Sequence[Card], *, held: int = 0, limit: int = 0
-) -> ProfileState:
-    """The state of a profile from the cards of the machine; without a GPU it is always open.
-
-    Args:
-        held: cards that the user's servers have already.
-        limit: most that they may have together; 0 for no limit.
-    """
-    if request.count == 0:
+def state_of(demand: Demand, scene: Scene) -> ProfileState:
+    """The state of a profile for one user just now; without a GPU it is always open."""
+    found = decide(demand, scene)
+    if isinstance(found, OverLimit):
+        return ProfileState(disabled=messages.disabled_by_quota(found))
+    if not demand.needs_gpu:
         return ProfileState()
-    if limit and held + request.count > limit:
-        return ProfileState(disabled=messages.disabled_by_quota(limit, held, request.count))
-    suitable = [c for c in cards if suits(c, request)]
-    free = sum(1 for c in suitable if not c.unavailable and c.load + request.share <= 1)
-    found = place(request, cards)
+    suitable, free = outlook(demand, scene)
     return ProfileState(
         free=free,
-        total=len(suitable),
+        total=suitable,
         disabled=messages.disabled(found) if isinstance(found, Shortage) else "",
     )
 
@@ -77,7 +71,7 @@ def preselected(
         found = default_profile(open_now)
         return found.slug if found else None
     slugs = [p.slug for p in open_now]
-    without_gpu = [p.slug for p in open_now if p.request.count == 0]
+    without_gpu = [p.slug for p in open_now if not p.needs_gpu]
     return next(iter([last] if last in slugs else without_gpu or slugs), None)
 
 

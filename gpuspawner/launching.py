@@ -24,9 +24,9 @@ from .furnish import HomeRefused, find_home, furnish
 from .identity_sources import identity_of
 from .manifest import Image, Manifest, Owner, build, read_image
 from .options import Choice
-from .placement import Shortage
 from .pool import NoRoom
 from .refusal import GPURefusal
+from .request import Shortage
 from .sight import read_asked
 from .spawner_base import Flight
 from .states import State
@@ -102,13 +102,11 @@ class Launching(Admission):
         resumed = await self.resume(choice, wish)
         if resumed is not None:
             return resumed
-        request = choice.profile.request
+        demand = self.demand(choice.profile)
         identity = await identity_of(self)
         for _ in range(MAX_YIELDS):
-            self.tell(30, "Looking for a free GPU" if request.count else "Creating your server")
-            attempt = await self.pool.reserve(
-                request, user=self.user.name, server=self.name, limit=self.gpu_limit
-            )
+            self.tell(30, "Looking for a free GPU" if demand.needs_gpu else "Creating your server")
+            attempt = await self.pool.reserve(demand)
             ticket = self.pool.ticket(attempt)
             flight = Flight(attempt, ticket, choice, identity)
             try:
@@ -147,7 +145,7 @@ class Launching(Admission):
 
     def _outrun(self, choice: Choice) -> GPURefusal:
         """Others were faster each time: as good as no card free."""
-        request = choice.profile.request
+        request = choice.profile.requests[0]
         shortage = Shortage(request, request.count, request.count, 0, 0, request.count, 0, 0)
         refusal = self.refusal_for(NoRoom(shortage, ()))
         refusal.admin_message = (

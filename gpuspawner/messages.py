@@ -7,9 +7,10 @@ other user, no device id and no system word. What a user sent is shown short and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from fractions import Fraction
 
-from .placement import Request, Shortage
+from .limits import OverLimit
+from .request import Request, Shortage
 
 ECHO_CHARS = 60
 _NAME_CHARS = 40
@@ -40,9 +41,17 @@ def gigabytes(mib: int) -> str:
     return f"{amount:g} GB" if amount < 10_000 else f"{round(amount)} GB"
 
 
-def gpus(count: int) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+def amount(count: Fraction | int) -> str:
+    """``2``, ``1/2``, ``1 1/2``."""
+    whole, part = divmod(Fraction(count), 1)
+    if not part:
+        return str(whole)
+    return f"{whole} {part}" if whole else str(part)
+
+
+def gpus(count: Fraction | int) -> str:
+    """``1 GPU``, ``2 GPUs``, ``1/2 GPU``."""
+    return f"{amount(count)} GPU" if count <= 1 else f"{amount(count)} GPUs"
 
 
 # -- shortage ---------------------------------------------------------------------------------
@@ -164,28 +173,25 @@ def nothing_allowed() -> str:
     )
 
 
-def quota(
-    limit: int,
-    held: int,
-    servers: Sequence[str],
-    *,
-    requested: int = 1,
-    cpu_available: bool = True,
-) -> str:
-    """The user has, or asks for, more cards than one person may have.
+def quota(over: OverLimit, *, cpu_available: bool = True) -> str:
+    """The start would exceed a limit.
 
     Args:
-        limit: cards per user.
-        held: cards the user's servers have, starting ones included.
-        servers: names of those servers; empty text is the default server.
-        requested: cards the profile asks for.
         cpu_available: the user may start a profile without a GPU.
     """
-    if limit <= 0:
-        return "GPUs are not open to you on this hub. Please choose a profile without one."
-    may = f"You may use {gpus(limit)} at a time"
-    if requested > limit:
-        return f"{may}, this profile asks for {requested}. Please choose another profile."
+    limit, asked = over.limit, over.asked
+    if limit.kind == "user" and asked > limit.most:
+        may = f"You may use {gpus(limit.most)} at a time"
+        return f"{may}, this profile asks for {amount(asked)}. Please choose another profile."
+    if limit.kind in ("group", "profile"):
+        advice = (
+            "You can start without a GPU, or try again later."
+            if cpu_available
+            else "Please try again later."
+        )
+        return f"{_together(over)} {advice}"
+    servers = [h.server for h in over.own if h.cards or limit.kind == "servers"]
+    held = over.total
     names = [name(s) if s else "your default server" for s in servers]
     if len(names) == 1:
         which = f"your server {names[0]}" if servers[0] else names[0]
@@ -194,20 +200,36 @@ def quota(
     else:
         has = f"{len(names) or 'some'} of your servers have {_them(held)}"
         stop = "Stop one of them first"
-    asks = "" if held >= limit else f"; this one asks for {requested}"
     instead = ", or start this one without a GPU." if cpu_available else "."
+    if limit.kind == "servers":
+        count = "one server" if limit.most == 1 else f"{amount(limit.most)} servers"
+        return f"You may have {count} of {name(limit.name)} at a time. {stop}."
+    may = f"You may use {gpus(limit.most)} at a time"
+    asks = "" if held >= limit.most else f"; this one asks for {amount(asked)}"
     return f"{may}, and {has}{asks}. {stop}{instead}"
 
 
-def disabled_by_quota(limit: int, held: int, requested: int) -> str:
-    """Why the user's own limit closes a profile on the form, in a few words."""
+def disabled_by_quota(over: OverLimit) -> str:
+    """Why a limit closes a profile on the form, in a few words."""
+    limit, held = over.limit, over.total
+    if limit.kind in ("group", "profile"):
+        return _together(over)
+    if limit.kind == "servers":
+        count = "one server" if limit.most == 1 else f"{amount(limit.most)} servers"
+        return f"You may have {count} of this kind at a time, and you have that."
     has = f", and your servers have {_them(held)}" if held else ""
-    asks = "" if held >= limit else f"; this needs {requested}"
-    return f"You may use {gpus(limit)} at a time{has}{asks}."
+    asks = "" if held >= limit.most else f"; this needs {amount(over.asked)}"
+    return f"You may use {gpus(limit.most)} at a time{has}{asks}."
 
 
-def _them(held: int) -> str:
-    return "it" if held == 1 else f"{held}"
+def _together(over: OverLimit) -> str:
+    limit = over.limit
+    who = f"Your group {name(limit.name)}" if limit.kind == "group" else name(limit.name)
+    return f"{who} may use {gpus(limit.most)} at a time, and {amount(over.total)} are in use."
+
+
+def _them(held: Fraction) -> str:
+    return "it" if held == 1 else amount(held)
 
 
 def engine_down() -> str:

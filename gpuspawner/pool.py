@@ -11,24 +11,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from datetime import datetime
+from fractions import Fraction
 from typing import Any
 
 from . import messages
 from .attempts import Attempt
-from .cards import Holding, holding, see_cards
-from .claims import Claims, Survey, Times, read_claims
+from .cards import holdings, see_cards
+from .claims import Claims, Row, Survey, Times, read_claims
+from .demand import Demand, Scene, cards_for, decide
 from .departures import Departures, conditions_now
 from .devices import Inventory
 from .errors import EngineUnknown, GPUSpawnerError, ProbeError
 from .health import Limits, Look
 from .inside_watch import InsideWatch
 from .inventory import source_from_config
-from .placement import Card, Placement, Request, Shortage, place
+from .limits import Held, OverLimit, check_limits
+from .placement import Policies
 from .pool_leftovers import PoolLeftovers
 from .prober import Prober
 from .proof import Proof
+from .request import Card, Placement, Shortage
 from .states import State
+from .topology import topology_of
 from .verdict import Verdict, judge, second_look
 from .view import View
 from .watch import Watch
@@ -47,13 +53,15 @@ class NoRoom(GPUSpawnerError):
 
 
 class OverQuota(GPUSpawnerError):
-    """The user would hold more cards than ``limit``; ``holding`` tells what they have."""
+    """The start would exceed a limit; ``over`` tells which, and what counts towards it."""
 
-    def __init__(self, limit: int, asked: int, held: Holding) -> None:
-        super().__init__(f"asked for {asked} GPU(s) with {held.total} held; the limit is {limit}")
-        self.limit = limit
-        self.asked = asked
-        self.holding = held
+    def __init__(self, over: OverLimit) -> None:
+        limit = over.limit
+        super().__init__(
+            f"{limit.kind} {limit.name!r}: asked for {over.asked} with {over.total} held; "
+            f"the limit is {limit.most}"
+        )
+        self.over = over
 
 
 class GPUPool(PoolLeftovers):
@@ -149,14 +157,23 @@ class GPUPool(PoolLeftovers):
             gone=view.gone,
         )
 
-    def holding(self, user: str, view: View) -> Holding:
-        """The cards that a user's servers have, with this process's reservations."""
-        claims = view.claims.claims
-        return holding(user, claims, self.attempts, self._releases, self.owners())
+    def scene(self, view: View) -> Scene:
+        """All that a decision is made from, as it stands in that view."""
+        rows = view.survey.listing.rows
+        return Scene(
+            cards=self.cards(view),
+            topology=topology_of(view.inventory),
+            policies=Policies(self.policy, self.share_policy),
+            held=self._holdings(rows),
+            now=datetime.now().astimezone(),
+        )
+
+    def _holdings(self, rows: Iterable[Row]) -> tuple[Held, ...]:
+        return holdings(rows, self.hub_id, self.attempts, self._releases, self.owners())
 
     # -- placing and reserving ------------------------------------------------------------------
 
-    async def check(self, request: Request, user: str, limit: int, server: str = "") -> None:
+    async def check(self, demand: Demand) -> None:
         """Admission: raise what :meth:`reserve` would raise now, reserving nothing.
 
         What an earlier hub process left of this server is removed first. A probe is begun, so that
@@ -165,25 +182,25 @@ class GPUPool(PoolLeftovers):
         Raises:
             NoRoom, OverQuota, EngineUnknown, ProbeError: as :meth:`reserve`.
         """
-        if not request.count:
-            await self.remove_leftovers(await self.engine.listing(), user, server)
+        if not demand.needs_gpu:
+            listing = await self.engine.listing()
+            if await self.remove_leftovers(listing, demand.user, demand.server):
+                listing = await self.engine.listing()
+            self._within_limits(demand, listing.rows)
             return
         self.prober.refresh()
         view = await self.view()
-        if await self.remove_leftovers(view.survey.listing, user, server):
+        if await self.remove_leftovers(view.survey.listing, demand.user, demand.server):
             view = await self.view()
         try:
-            self._decide(request, user, limit, view)
+            self._decide(demand, view)
         except NoRoom:
             if not view.outdated:
                 raise
-            self._decide(request, user, limit, await self.renewed_view(view))
+            self._decide(demand, await self.renewed_view(view))
 
-    async def reserve(self, request: Request, *, user: str, server: str, limit: int) -> Attempt:
+    async def reserve(self, demand: Demand) -> Attempt:
         """Choose cards and reserve them.
-
-        Args:
-            limit: most cards the user's servers may hold together; 0 for no limit.
 
         Returns:
             The attempt, which the caller must bring to its end.
@@ -192,22 +209,25 @@ class GPUPool(PoolLeftovers):
             NoRoom, OverQuota: not now.
             EngineUnknown, ProbeError: unknown is busy.
         """
-        chosen = await self._choose(request, user, limit)
+        chosen = await self._choose(demand)
         attempt = Attempt(
             lease=secrets.token_hex(16),
             devices=chosen.devices,
             share=chosen.share,
-            owner=(user, server),
+            owner=(demand.user, demand.server),
             memory_mib=chosen.memory_mib,
+            profile=demand.profile,
         )
         self.attempts.add(attempt)
         self._ends[attempt.lease] = asyncio.Event()
         return attempt
 
-    async def _choose(self, request: Request, user: str, limit: int) -> Placement:
+    async def _choose(self, demand: Demand) -> Placement:
         """Decide by a listing that may be used for it; no ``await`` follows the decision."""
-        if not request.count:
-            return Placement((), request.share)
+        if not demand.needs_gpu:
+            if demand.limits:
+                self._within_limits(demand, (await self.engine.listing()).rows)
+            return Placement((), Fraction(1))
         renewed = False
         while True:
             ended = self.attempts.ended
@@ -216,22 +236,27 @@ class GPUPool(PoolLeftovers):
                 # The listing may lack the container of an attempt that has ended since.
                 continue
             try:
-                return self._decide(request, user, limit, view)
+                return self._decide(demand, view)
             except NoRoom:
                 if renewed or not view.outdated:
                     raise
             renewed = True
             await self.renewed_view(view)
 
-    def _decide(self, request: Request, user: str, limit: int, view: View) -> Placement:
-        held = self.holding(user, view)
-        if limit and held.total + request.count > limit:
-            raise OverQuota(limit, request.count, held)
-        cards = self.cards(view)
-        chosen = place(request, cards)
-        if isinstance(chosen, Shortage):
-            raise NoRoom(chosen, cards)
-        return chosen
+    def _decide(self, demand: Demand, view: View) -> Placement:
+        scene = self.scene(view)
+        found = decide(demand, scene)
+        if isinstance(found, OverLimit):
+            raise OverQuota(found)
+        if isinstance(found, Shortage):
+            raise NoRoom(found, cards_for(demand, scene))
+        return found
+
+    def _within_limits(self, demand: Demand, rows: Iterable[Row]) -> None:
+        """The same for a server without a GPU, whose number may be limited too."""
+        over = check_limits(demand.limits, self._holdings(rows), Fraction(0), user=demand.user)
+        if over is not None:
+            raise OverQuota(over)
 
     # -- looks around the start -------------------------------------------------------------------
 

@@ -6,6 +6,8 @@ from traitlets import Any as AnyTrait
 from traitlets import Bool, CaselessStrEnum, Float, Integer, List, Unicode
 from traitlets.config import LoggingConfigurable
 
+from .policies import DEFAULT_POLICY, DEFAULT_SHARE_POLICY, POLICIES
+
 
 class PoolTraits(LoggingConfigurable):
     """Settings of the pool; see :class:`gpuspawner.pool.GPUPool`."""
@@ -52,6 +54,33 @@ class PoolTraits(LoggingConfigurable):
         Example::
 
             c.GPUPool.observers = ["registry.example.org/lab/gpu-exporter"]
+        """,
+    ).tag(config=True)
+
+    policy = CaselessStrEnum(
+        list(POLICIES),
+        DEFAULT_POLICY,
+        help="""
+        Which of the whole cards that would do are given: ``smallest-that-fits`` keeps large cards
+        free, ``pack`` fills groups of linked cards one after the other, ``spread`` goes from one
+        group to the next. Default: ``smallest-that-fits``.
+
+        Example::
+
+            c.GPUPool.policy = "pack"
+        """,
+    ).tag(config=True)
+
+    share_policy = CaselessStrEnum(
+        list(POLICIES),
+        DEFAULT_SHARE_POLICY,
+        help="""
+        Which of the cards with room for a share are given: ``spread`` takes the emptiest, ``pack``
+        the fullest, ``smallest-that-fits`` the one with the least memory. Default: ``spread``.
+
+        Example::
+
+            c.GPUPool.share_policy = "pack"
         """,
     ).tag(config=True)
 

@@ -19,8 +19,8 @@ from fractions import Fraction
 from typing import Any
 
 from .checks import Where
-from .placement import Request
 from .profile_options import ProfileOption, read_options, read_override
+from .request import Request
 
 MIB_PER_GIB = 1024
 
@@ -45,7 +45,8 @@ class Profile:
     """One entry of the list.
 
     Attributes:
-        request: what it asks of the pool; ``count`` 0 is a server without a GPU.
+        requests: what it asks of the pool, tried in order; the first that can be met counts.
+            One with ``count`` 0 is a server without a GPU, and then the only one.
         default: the admin marked it as the default.
         groups, users: who may have it; None in both means everybody.
         override: plain spawner traits, applied before those of the options.
@@ -53,13 +54,17 @@ class Profile:
 
     slug: str
     display_name: str
-    request: Request
+    requests: tuple[Request, ...]
     description: str = ""
     default: bool = False
     options: tuple[ProfileOption, ...] = ()
     groups: frozenset[str] | None = None
     users: frozenset[str] | None = None
     override: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def needs_gpu(self) -> bool:
+        return any(r.count for r in self.requests)
 
     def allows(self, user: str, groups: Collection[str]) -> bool:
         """True if this user, member of these groups, may have the profile."""
@@ -93,7 +98,7 @@ def default_profile(allowed: Collection[Profile]) -> Profile | None:
     first; None if nothing is allowed.
     """
     marked = [p for p in allowed if p.default]
-    without_gpu = [p for p in allowed if p.request.count == 0]
+    without_gpu = [p for p in allowed if not p.needs_gpu]
     return next(iter(marked or without_gpu or allowed), None)
 
 
@@ -164,7 +169,7 @@ def _profile(
         display_name=display_name,
         description=where.text(entry, "description", default="", empty=True),
         default=where.flag(entry, "default"),
-        request=_request(where.at("gpu"), entry["gpu"]) if "gpu" in entry else Request(count=0),
+        requests=(_request(where.at("gpu"), entry["gpu"]) if "gpu" in entry else Request(count=0),),
         options=read_options(where.at("profile_options"), entry, traits, warnings),
         groups=where.names(entry, "groups"),
         users=where.names(entry, "users"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from .placement import Card, Shortage, suits
+from .request import Card, Shortage, suits
 
 
 def admin_shortage(shortage: Shortage, cards: Sequence[Card]) -> str:

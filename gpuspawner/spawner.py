@@ -75,13 +75,10 @@ class GPUSpawner(Standing):
         except GPUSpawnerError as error:
             self.log.warning("The form has no counts: %s", error)
             unknown = ProfileState(disabled=messages.cards_unknown(cpu_available=True))
-            states = {p.slug: unknown for p in allowed if p.request.count}
+            states = {p.slug: unknown for p in allowed if p.needs_gpu}
         else:
-            cards = self.pool.cards(view)
-            held = self.pool.holding(self.user.name, view).total
-            states = {
-                p.slug: state_of(p.request, cards, held=held, limit=self.gpu_limit) for p in allowed
-            }
+            scene = self.pool.scene(view)
+            states = {p.slug: state_of(self.demand(p), scene) for p in allowed}
             if view.inventory.source == "simulated":
                 notice = f"{notice} {SIMULATED}".strip()
         return render(

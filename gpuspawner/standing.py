@@ -318,7 +318,7 @@ class Standing(Reaching):
         labels = again.labels
         same = (
             len(kept) == 1
-            and not choice.profile.request.count
+            and not choice.profile.needs_gpu
             and not labels.get(names.LABEL_DEVICES)
             and again.image_id == image.id
             and labels.get(names.LABEL_OPTIONS) == options_text(choice.options)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from fakes.rows import HUB, OTHER_HUB, cards, claim, listing, ours, sliced
 from gpuspawner.attempts import Attempt, Attempts
-from gpuspawner.cards import SLICED, holding, see_cards
+from gpuspawner.cards import SLICED, holdings, see_cards
 from gpuspawner.claims import Claim, Claims, Survey, read_claims
 from gpuspawner.devices import Device, Inventory
 from gpuspawner.states import State
@@ -91,15 +91,17 @@ def test_hubs_try_equal_cards_in_orders_of_their_own_that_stay() -> None:
     assert tuple(order("a")) == orders["a"]
 
 
-def test_holding_counts_this_hubs_servers_and_attempts_of_the_user() -> None:
-    claims = read(
+def test_holdings_are_those_of_this_hubs_servers_and_attempts() -> None:
+    rows = [
         ours("GPU-0", "GPU-1", id="1", lease="L1", user="ada", server="two", state="running"),
         ours("GPU-2", id="2", lease="L2", user="ada", server="flight"),
         ours("GPU-3", id="3", lease="L3", user="bea", state="running"),
         ours("GPU-3", id="4", lease="L4", user="ada", hub=OTHER_HUB, state="running"),
         ours("GPU-3", id="5", lease="L5", user="ada", server="old", state="running"),
         ours(id="6", lease="L6", user="ada", server="cpu", state="running"),
-    ).claims
+        ours("GPU-4", id="7", lease="L10", user="ada", server="over", state="exited"),
+        ours("GPU-4", id="8", lease="L11", user="ada", server="half", share="1/2", state="running"),
+    ]
     given_up = attempt("L8", "GPU-3", server="given-up")
     given_up.state = State.RELEASING
     flying = in_flight(
@@ -108,14 +110,19 @@ def test_holding_counts_this_hubs_servers_and_attempts_of_the_user() -> None:
         attempt("L9", server="cpu2"),
         given_up,
     )
-    held = holding("ada", claims, flying, leaving={"L5"})
-    assert held.servers == (("flight", 1), ("two", 2))
-    assert held.total == 3
-    assert holding("nobody", claims, flying).total == 0
+    held = holdings(rows, HUB, flying, leaving={"L5"})
+    assert [(h.user, h.server, h.cards) for h in held] == [
+        ("ada", "cpu", 0),
+        ("ada", "cpu2", 0),
+        ("ada", "flight", 1),
+        ("ada", "half", Fraction(1, 2)),
+        ("ada", "two", 2),
+        ("bea", "", 1),
+        ("bea", "", 1),
+    ]
 
 
 def test_a_renamed_user_keeps_what_they_hold_and_a_new_one_of_that_name_has_nothing() -> None:
-    claims = read(ours("GPU-0", id="1", lease="L1", user="ann", server="mine", state="running"))
-    now = {"L1": ("anna", "mine")}
-    assert holding("anna", claims.claims, Attempts(), owners=now).servers == (("mine", 1),)
-    assert holding("ann", claims.claims, Attempts(), owners=now).total == 0
+    rows = [ours("GPU-0", id="1", lease="L1", user="ann", server="mine", state="running")]
+    held = holdings(rows, HUB, Attempts(), owners={"L1": ("anna", "mine")})
+    assert [(h.user, h.server, h.cards) for h in held] == [("anna", "mine", 1)]

@@ -25,8 +25,9 @@ from gpuspawner.cards import see_cards
 from gpuspawner.claims import Claims, Survey
 from gpuspawner.devices import Device, Inventory
 from gpuspawner.health import Health, Limits, Look, Seen, observe, recalled
-from gpuspawner.placement import Placement, Request, place
+from gpuspawner.placement import place
 from gpuspawner.refusal import GPURefusal
+from gpuspawner.request import Placement, Request
 from ground.cards import simulated_uuids
 from real_spawner import CPU, RealHub
 

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.demands import demand, scene
 from gpuspawner import messages
 from gpuspawner.form import ProfileState, preselected, render, state_of
+from gpuspawner.limits import Held
 from gpuspawner.options import options_from_form, parse_options
-from gpuspawner.placement import Card, Request
 from gpuspawner.profiles import DEFAULT_PROFILES, parse_profile_list
+from gpuspawner.request import Card
 
 DEFAULTS = parse_profile_list(DEFAULT_PROFILES)
 FULL = ProfileState(free=0, total=8, disabled="All 8 GPUs are in use just now.")
@@ -221,23 +223,27 @@ def card(index: int, **kwargs: Any) -> Card:
     return Card(uuid=f"GPU-{index}", index=index, model="L4", memory_mib=24_576, **kwargs)
 
 
+def has(cards: int) -> Held:
+    return Held("ada", "other", "one-gpu", Fraction(cards))
+
+
 def test_the_state_of_a_profile() -> None:
     cards = [card(0), card(1, load=Fraction(1)), card(2, unavailable="lost")]
-    assert state_of(Request(0), cards) == ProfileState()
-    one = state_of(Request(1), cards)
+    assert state_of(demand(count=0), scene(cards)) == ProfileState()
+    one = state_of(demand(count=1), scene(cards))
     assert (one.count, one.disabled) == ("1 of 3 GPUs free", "")
-    two = state_of(Request(2), cards)
+    two = state_of(demand(count=2), scene(cards))
     assert (two.free, two.disabled) == (1, "1 GPU is free, this needs 2.")
-    none = state_of(Request(1, min_memory_mib=48 * 1024), cards)
+    none = state_of(demand(count=1, min_memory_mib=48 * 1024), scene(cards))
     assert (none.count, none.disabled) == ("", "This machine has no GPU with 48 GB.")
 
 
 def test_what_the_users_limit_forbids_is_disabled() -> None:
     cards = [card(0), card(1)]
-    assert state_of(Request(1), cards, held=1, limit=2).disabled == ""
-    assert state_of(Request(2), cards, held=5, limit=0).disabled == ""
-    assert state_of(Request(0), cards, held=2, limit=2) == ProfileState()
-    assert "at a time" in state_of(Request(2), cards, held=1, limit=2).disabled
+    assert state_of(demand(count=1, limit=2), scene(cards, has(1))).disabled == ""
+    assert state_of(demand(count=2, limit=0), scene(cards, has(5))).disabled == ""
+    assert state_of(demand(count=0, limit=2), scene(cards, has(2))) == ProfileState()
+    assert "at a time" in state_of(demand(count=2, limit=2), scene(cards, has(1))).disabled
 
 
 junk = st.recursive(

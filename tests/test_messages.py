@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fakes.demands import over
 from gpuspawner import messages, replies
-from gpuspawner.placement import Card, Placement, Request, Shortage, place, suits
+from gpuspawner.placement import place
+from gpuspawner.request import Card, Placement, Request, Shortage, suits
 from gpuspawner.shortage_report import admin_shortage
 
 #: Never on a student's screen: our own words, the engine's, device ids.
@@ -179,37 +181,33 @@ def test_laws_hold_for_every_shortage(request: Request, machine: list[Card], cpu
 
 QUOTA = [
     (
-        messages.quota(1, 1, ["training"]),
+        messages.quota(over(1, 1, ["training"])),
         (
             'You may use 1 GPU at a time, and your server "training" has it. '
             "Stop that server first, or start this one without a GPU."
         ),
     ),
     (
-        messages.quota(1, 1, [""], cpu_available=False),
+        messages.quota(over(1, 1, [""]), cpu_available=False),
         "You may use 1 GPU at a time, and your default server has it. Stop that server first.",
     ),
     (
-        messages.quota(2, 2, ["a", "b"]),
+        messages.quota(over(2, 2, ["a", "b"])),
         (
             "You may use 2 GPUs at a time, and 2 of your servers have 2. "
             "Stop one of them first, or start this one without a GPU."
         ),
     ),
     (
-        messages.quota(3, 2, ["a"], requested=2),
+        messages.quota(over(3, 2, ["a"], asked=2)),
         (
             'You may use 3 GPUs at a time, and your server "a" has 2; this one asks for 2. '
             "Stop that server first, or start this one without a GPU."
         ),
     ),
     (
-        messages.quota(1, 0, [], requested=2),
+        messages.quota(over(1, 0, [], asked=2)),
         "You may use 1 GPU at a time, this profile asks for 2. Please choose another profile.",
-    ),
-    (
-        messages.quota(0, 0, []),
-        "GPUs are not open to you on this hub. Please choose a profile without one.",
     ),
 ]
 
@@ -217,12 +215,15 @@ QUOTA = [
 def test_quota_on_the_form() -> None:
     for text, words in (
         (
-            messages.disabled_by_quota(1, 1, 1),
+            messages.disabled_by_quota(over(1, 1, [], asked=1)),
             "You may use 1 GPU at a time, and your servers have it.",
         ),
-        (messages.disabled_by_quota(1, 0, 2), "You may use 1 GPU at a time; this needs 2."),
         (
-            messages.disabled_by_quota(3, 2, 2),
+            messages.disabled_by_quota(over(1, 0, [], asked=2)),
+            "You may use 1 GPU at a time; this needs 2.",
+        ),
+        (
+            messages.disabled_by_quota(over(3, 2, [], asked=2)),
             "You may use 3 GPUs at a time, and your servers have 2; this needs 2.",
         ),
     ):
@@ -292,7 +293,7 @@ def test_what_a_user_sends_comes_back_short_and_printable(sent: str, allowed: li
         messages.image_missing(sent),
         messages.image_slow(sent),
         messages.image_too_new(sent, "13.0", "12.8"),
-        messages.quota(2, 1, [sent], requested=2),
+        messages.quota(over(2, 1, [sent], asked=2)),
     ):
         assert text.isprintable()
         assert len(text) < 400

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuspawner.placement import Card, Placement, Request, Shortage, has_room, place, suits
+from gpuspawner.placement import place
+from gpuspawner.request import Card, Placement, Request, Shortage, has_room, suits
 
 A100, L4 = "NVIDIA A100-SXM4-40GB", "NVIDIA L4"
 HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
@@ -121,8 +122,8 @@ def test_one_after_the_other_no_card_is_overfull(request: Request, cards: list[C
 
 @given(machines(), shares)
 def test_without_a_gpu_there_is_always_room(cards: list[Card], share: Fraction) -> None:
-    found = place(Request(count=0, share=share), cards)
-    assert found == Placement(devices=(), share=share)
+    nothing = Request(count=0, share=share)
+    assert place(nothing, cards) == Placement(devices=(), share=share, request=nothing)
 
 
 # -- policy -----------------------------------------------------------------------------------

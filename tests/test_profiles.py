@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuspawner.errors import ConfigError
-from gpuspawner.placement import Request
 from gpuspawner.profiles import (
     DEFAULT_PROFILES,
     default_profile,
     parse_profile_list,
     slug_from,
 )
+from gpuspawner.request import Request
 
 DEFAULTS = parse_profile_list(DEFAULT_PROFILES)
 FULL: list[dict[str, Any]] = [
@@ -57,7 +57,7 @@ def test_every_field_is_read() -> None:
     parsed = parse_profile_list(FULL)
     first, second = parsed.profiles
     assert (first.slug, first.display_name) == ("half-a-lab-a100", "Half a Lab (A100)")
-    assert first.request == Request(2, Fraction(1), 40448, ("*A100*", "H200"))
+    assert first.requests[0] == Request(2, Fraction(1), 40448, ("*A100*", "H200"))
     assert first.default
     assert first.description == "Two cards with room."
     assert first.groups == frozenset({"physics", "staff"})
@@ -71,7 +71,7 @@ def test_every_field_is_read() -> None:
     assert option.unlisted is not None
     assert option.unlisted.message == "Images of lab only."
     assert second.slug == "plain-one"
-    assert second.request == Request(count=0)
+    assert second.requests[0] == Request(count=0)
     assert parsed.get("plain-one") is second
     assert parsed.get("x") is None
     assert parsed.warnings == ()
@@ -79,8 +79,10 @@ def test_every_field_is_read() -> None:
 
 def test_defaults() -> None:
     assert [p.slug for p in DEFAULTS.profiles] == ["one-gpu", "cpu"]
-    assert [p.request.count for p in DEFAULTS.profiles] == [1, 0]
-    assert parse_profile_list([{"display_name": "A", "gpu": {}}]).profiles[0].request == Request(1)
+    assert [p.requests[0].count for p in DEFAULTS.profiles] == [1, 0]
+    assert parse_profile_list([{"display_name": "A", "gpu": {}}]).profiles[0].requests[
+        0
+    ] == Request(1)
 
 
 def test_who_may_have_it() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from gpuspawner.attempts import Attempt
 from gpuspawner.calls import Ticket
 from gpuspawner.engine import Engine
-from gpuspawner.placement import Request
 from gpuspawner.pool import GPUPool
 from gpuspawner.states import State
 
+from .demands import demand
 from .docker_client import FakeClient
 from .docker_machine import FakeMachine
 from .rows import HUB
@@ -99,7 +99,7 @@ class FakeHub:
     async def reserve(
         self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0
     ) -> tuple[Attempt, Ticket]:
-        attempt = await self.pool.reserve(Request(count), user=user, server=server, limit=limit)
+        attempt = await self.pool.reserve(demand(user, server, count=count, limit=limit))
         return attempt, self.pool.ticket(attempt)
 
     async def create(self, attempt: Attempt, ticket: Ticket) -> str:

@@ -32,7 +32,8 @@ from gpuspawner.claims import (
     read_claims,
 )
 from gpuspawner.cleaning import Leftover, Ownership, leftovers
-from gpuspawner.placement import Request, Shortage, place
+from gpuspawner.placement import place
+from gpuspawner.request import Request, Shortage
 from gpuspawner.states import State
 from gpuspawner.verdict import Verdict, judge, second_look
 

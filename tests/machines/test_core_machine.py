@@ -12,7 +12,7 @@ from fakes.rows import OTHER_HUB
 from gpuspawner.cards import see_cards
 from gpuspawner.cleaning import Cleaning, Leftover
 from gpuspawner.health import WELL
-from gpuspawner.placement import Request
+from gpuspawner.request import Request
 from gpuspawner.verdict import Verdict, judge
 
 from . import core_machine

@@ -18,6 +18,7 @@ from unittest import mock
 
 from docker.errors import APIError
 
+from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, Outrun
 from fakes.parts import FakeContainer
@@ -27,7 +28,6 @@ from gpuspawner.attempts import Attempt
 from gpuspawner.devices import Inventory, Process
 from gpuspawner.errors import EngineUnknown, GPUSpawnerError
 from gpuspawner.inventory import simulated_inventory
-from gpuspawner.placement import Request
 
 from .stage import OneAtATime, Stage, SteppedLoop, Worker
 
@@ -217,7 +217,7 @@ class Life:
 
     async def spawn(self, server: Server, count: int) -> tuple[Attempt, str]:
         pool = self.hub.pool
-        await pool.check(Request(count), server.user, 0)
+        await pool.check(demand(server.user, count=count))
         held = await self.hub.spawn(server.user, count=count)
         self.world.check_hold(held[1])
         server.held = held

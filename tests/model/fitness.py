@@ -18,7 +18,8 @@ from gpuspawner.claims import Claim, Detail, Survey, read_claims
 from gpuspawner.departures import Departures, conditions_now
 from gpuspawner.devices import Inventory, Process
 from gpuspawner.health import Condition, Health, Limits, Look, Seen, observe
-from gpuspawner.placement import Card, Placement, Request, place
+from gpuspawner.placement import place
+from gpuspawner.request import Card, Placement, Request
 from gpuspawner.states import CardState
 
 from .machine import Broken

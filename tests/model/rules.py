@@ -20,7 +20,8 @@ from gpuspawner.cards import see_cards
 from gpuspawner.claims import Claim, Claims, Detail, Listing, Row, Survey, needs_detail, read_claims
 from gpuspawner.cleaning import Cleaning, Ownership, leftovers
 from gpuspawner.devices import Inventory
-from gpuspawner.placement import Card, Placement, Request, Shortage, place
+from gpuspawner.placement import place
+from gpuspawner.request import Card, Placement, Request, Shortage
 from gpuspawner.states import State
 from gpuspawner.verdict import Verdict, judge, second_look
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.driver import FakeDriver, drive
 from fakes.hub import FakeHub, until
 from gpuspawner import messages, watch
 from gpuspawner.devices import Process
 from gpuspawner.errors import EngineUnknown, ProbeError
-from gpuspawner.placement import Request
 from gpuspawner.pool import NoRoom
 
 Make = Callable[..., FakeHub]
@@ -68,7 +68,7 @@ async def test_a_card_is_not_offered_while_something_is_wrong_and_heals_by_itsel
     await look(hub)
     given = [await hub.spawn(f"user{number}") for number in range(3)]
     assert {a.devices[0] for a, _ in given} == set(good)
-    for ask in (hub.pool.check(Request(), "late", 0), hub.spawn("late")):
+    for ask in (hub.pool.check(demand("late")), hub.spawn("late")):
         with pytest.raises(NoRoom) as refused:
             await ask
         shortage = refused.value.shortage
@@ -185,7 +185,7 @@ async def test_in_the_clean_case_admission_waits_for_no_look(
 ) -> None:
     await look(hub)
     driver.open.clear()
-    await hub.pool.check(Request(), "ada", 0)
+    await hub.pool.check(demand("ada"))
     await hub.spawn("ada")
     driver.open.set()
 
@@ -196,7 +196,7 @@ async def test_a_refusal_of_held_cards_waits_for_no_look(make_hub: Make) -> None
     await hub.spawn("ada")
     driver.open.clear()
     with pytest.raises(NoRoom):
-        await hub.pool.check(Request(), "ben", 0)
+        await hub.pool.check(demand("ben"))
     driver.open.set()
 
 

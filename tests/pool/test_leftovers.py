@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, Outrun, in_thread, left_by, until
 from fakes.rows import OTHER_HUB
 from gpuspawner import pool_leftovers
 from gpuspawner.errors import EngineUnknown
-from gpuspawner.placement import Request
 from gpuspawner.pool import NoRoom
 
 Make = Callable[..., FakeHub]
@@ -80,7 +80,7 @@ async def test_a_twin_with_our_id_is_told_of_once_and_not_touched(
     machine.advance(10_000)
     await hub.clean()
     await hub.clean()
-    await hub.pool.check(Request(0), "ada", 0)
+    await hub.pool.check(demand("ada", count=0))
     assert twin in machine.containers
     alarms = [r for r in caplog.records if r.levelno == logging.CRITICAL]
     assert len(alarms) == 1
@@ -116,7 +116,7 @@ async def test_a_new_spawn_removes_what_its_server_left_behind(
         machine.add(state="running").id,
     }
     machine.advance(30)
-    await hub.pool.check(Request(0), "ada", 0)
+    await hub.pool.check(demand("ada", count=0))
     assert set(machine.containers) == others
     assert old not in machine.containers
 
@@ -173,7 +173,7 @@ async def test_cleaner_and_new_spawn_share_one_removal(hub: FakeHub, machine: Fa
     with machine.gate("remove", "before") as gate:
         await hub.pool.cleaner.clean()
         await in_thread(gate.wait_arrived)
-        checking = asyncio.ensure_future(hub.pool.check(Request(0), "ada", 0))
+        checking = asyncio.ensure_future(hub.pool.check(demand("ada", count=0)))
         await until(lambda: machine.calls.count("list") >= 3)
         assert not checking.done()
     await checking
@@ -190,7 +190,7 @@ async def test_a_removal_that_was_to_spare_it_does_not_stand_for_one_by_force(
         await hub.pool.cleaner.clean()
         await in_thread(gate.wait_arrived)
         machine.run(left)
-        checking = asyncio.ensure_future(hub.pool.check(Request(0), "ada", 0))
+        checking = asyncio.ensure_future(hub.pool.check(demand("ada", count=0)))
         await until(lambda: machine.calls.count("list") >= 2)
     await checking
     assert left not in machine.containers
@@ -206,7 +206,7 @@ async def test_a_new_spawn_waits_for_a_hanging_removal_no_longer_than_its_time(
     with machine.gate("remove", "before"):
         # One that runs would run beside the new one.
         with pytest.raises(EngineUnknown) if state == "running" else nullcontext():
-            await hub.pool.check(Request(0), "ada", 0)
+            await hub.pool.check(demand("ada", count=0))
         assert left in machine.containers
     await until(lambda: left not in machine.containers)
 

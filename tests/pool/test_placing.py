@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, idle, until
 from fakes.rows import HUB, OTHER_HUB
-from gpuspawner.placement import Request
 from gpuspawner.pool import NoRoom, OverQuota
 
 Make = Callable[..., FakeHub]
@@ -67,12 +67,12 @@ async def test_a_freed_card_is_given_out_again(hub: FakeHub) -> None:
 
 
 async def test_check_reserves_nothing(hub: FakeHub) -> None:
-    await hub.pool.check(Request(4), "ada", 0)
+    await hub.pool.check(demand("ada", count=4))
     assert len(hub.pool.attempts) == 0
     with pytest.raises(NoRoom):
-        await hub.pool.check(Request(5), "ada", 0)
+        await hub.pool.check(demand("ada", count=5))
     with pytest.raises(OverQuota):
-        await hub.pool.check(Request(2), "ada", 1)
+        await hub.pool.check(demand("ada", count=2, limit=1))
 
 
 async def test_quota_counts_servers_and_attempts_of_that_user_only(hub: FakeHub) -> None:
@@ -80,7 +80,7 @@ async def test_quota_counts_servers_and_attempts_of_that_user_only(hub: FakeHub)
     await hub.reserve("ada", "two", limit=2)
     with pytest.raises(OverQuota) as refused:
         await hub.reserve("ada", "three", limit=2)
-    assert refused.value.holding.servers == (("one", 1), ("two", 1))
+    assert [(h.server, h.cards) for h in refused.value.over.own] == [("one", 1), ("two", 1)]
     await hub.spawn("bea", limit=1)
     await hub.spawn("ada", "cpu", count=0, limit=2)
 

@@ -11,13 +11,13 @@ import pytest
 from docker.errors import APIError
 from requests.exceptions import RequestException
 
+from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.hub import FakeHub, Outrun, idle, in_thread, until
 from fakes.rows import HUB, OTHER_HUB
 from gpuspawner import pool as pool_module
 from gpuspawner.attempts import Attempt
 from gpuspawner.errors import EngineUnknown
-from gpuspawner.placement import Request
 from gpuspawner.pool import NoRoom
 from gpuspawner.states import State
 
@@ -95,7 +95,7 @@ async def test_an_outsiders_card_is_not_offered_and_an_observers_is(
     hub = make_hub(cards=1)
     (card,) = await hub.uuids()
     machine.add(cards=(card,), state="running", labels={"gpuspawner.role": "observer"})
-    await hub.pool.check(Request(1), "ada", 0)
+    await hub.pool.check(demand("ada"))
     machine.add(cards=(card,), state="running")
     with pytest.raises(NoRoom) as refused:
         await hub.spawn()
@@ -124,7 +124,7 @@ async def test_an_outsider_being_started_again_is_seen_by_its_silence(
     (card,) = await hub.uuids()
     old = machine.add(cards=(card,), state="exited")
     machine.advance(3600)
-    await hub.pool.check(Request(1), "ada", 0)
+    await hub.pool.check(demand("ada"))
     old.starting = True
     with pytest.raises(EngineUnknown, match=old.id[:12]):
         await hub.spawn()
@@ -140,7 +140,7 @@ async def test_a_committed_copy_of_ours_does_not_become_ours(
     machine.commit(container, "copy")
     machine.add(image="copy", state="running", name="copy")
     await hub.spawn("bea")
-    await hub.pool.check(Request(0), "ada", 0)
+    await hub.pool.check(demand("ada", count=0))
     assert {c.name for c in machine.live()} >= {"copy"}
 
 

@@ -1,0 +1,88 @@
+"""One start's demand and the one decision about it: form, admission and reserving agree. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from fractions import Fraction
+
+from .limits import Held, Limit, OverLimit, check_limits
+from .placement import Policies, place_first
+from .request import Card, Placement, Request, Shortage, has_room, suits
+from .topology import Topology
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a start asks for, and of whom it is.
+
+    Attributes:
+        requests: tried in order; the first that can be met counts.
+        profile: slug.
+        groups: the user is in, for cards that are kept for groups.
+        limits: that the start must keep.
+        max_seconds: after which the server is stopped; None for never.
+    """
+
+    user: str
+    server: str = ""
+    profile: str = ""
+    requests: tuple[Request, ...] = (Request(),)
+    groups: frozenset[str] = frozenset()
+    limits: tuple[Limit, ...] = ()
+    max_seconds: float | None = None
+
+    @property
+    def needs_gpu(self) -> bool:
+        return any(r.count for r in self.requests)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a decision is made from: everything as it stands at one moment.
+
+    Attributes:
+        cards: of the machine; what is kept for whom is not applied yet.
+        held: what servers of this hub hold.
+        now: with a time zone.
+    """
+
+    cards: tuple[Card, ...]
+    topology: Topology
+    policies: Policies
+    held: tuple[Held, ...]
+    now: datetime
+
+
+Decision = Placement | Shortage | OverLimit
+
+
+def decide(demand: Demand, scene: Scene) -> Decision:
+    """May this start have cards now, and which? The first request that can be met counts."""
+    over: list[OverLimit] = []
+    within: list[Request] = []
+    for request in demand.requests:
+        asked = Fraction(request.count) * request.share
+        found = check_limits(demand.limits, scene.held, asked, user=demand.user)
+        if found is None:
+            within.append(request)
+        else:
+            over.append(found)
+    if not within:
+        return over[0]
+    cards = cards_for(demand, scene)
+    return place_first(within, cards, scene.topology, scene.policies)
+
+
+def cards_for(_demand: Demand, scene: Scene) -> tuple[Card, ...]:
+    """The cards as this user sees them: what is kept for others is marked so."""
+    return scene.cards
+
+
+def outlook(demand: Demand, scene: Scene) -> tuple[int, int]:
+    """For a form: how many cards suit any of the requests, and how many of those have room."""
+    cards = cards_for(demand, scene)
+    suitable = [(c, [r for r in demand.requests if suits(c, r)]) for c in cards]
+    suitable = [(c, requests) for c, requests in suitable if requests]
+    free = sum(1 for c, requests in suitable if any(has_room(c, r) for r in requests))
+    return len(suitable), free

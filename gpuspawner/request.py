@@ -1,0 +1,147 @@
+"""What a profile asks of the pool, the cards as placement sees them, and the two answers. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from typing import Literal
+
+#: Whether several cards must, or should, be joined by something faster than the whole machine.
+Linked = Literal["", "prefer", "require"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a profile asks of the pool.
+
+    Attributes:
+        count: number of cards, or of slices; 0 is a server without a GPU.
+        share: part of each card, 0 < share <= 1.
+        min_memory_mib: what the user gets at least, per card, in MiB (of the share, not the card).
+        models: names or shell patterns, any of which fits; empty means any model.
+        mig_profile: of the slices asked for, such as ``1g.10gb``; empty asks for cards.
+        linked: whether the cards must (``require``) or should (``prefer``) be linked.
+    """
+
+    count: int = 1
+    share: Fraction = Fraction(1)
+    min_memory_mib: int = 0
+    models: tuple[str, ...] = ()
+    mig_profile: str = ""
+    linked: Linked = ""
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise ValueError(f"count is {self.count}; use 0 (no GPU) or more")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}; use a fraction above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class Card:
+    """One device as placement sees it, after claims and reservations were counted.
+
+    Attributes:
+        order: this hub's place of the card among equals (hubs try cards in different orders).
+        load: what claims and reservations take, as a sum of sizes; may exceed 1.
+        unavailable: why the card is not offered at all (ill, gone, dirty, settling, sliced); empty
+            if it is.
+        settling: it is on its way back by itself, and free in a moment.
+        screen_mib: memory that a desktop on it takes.
+        foreign: True if somebody outside gpuspawner has it or is at work on it.
+        mig_profile: of a slice, such as ``1g.10gb``; empty for a card.
+        parent: UUID of the card that a slice is cut from; empty for a card.
+        numa_node: that the card, or a slice's card, sits at; None where not told.
+        kept: it is kept for others than the one who asks now, in words for the admin; empty if not.
+        own: it is kept for the one who asks, so it is given out before those that all may have.
+    """
+
+    uuid: str
+    index: int
+    model: str
+    memory_mib: int | None
+    load: Fraction = Fraction(0)
+    unavailable: str = ""
+    foreign: bool = False
+    order: int = 0
+    display: bool = False
+    settling: bool = False
+    screen_mib: int = 0
+    mig_profile: str = ""
+    parent: str = ""
+    numa_node: int | None = None
+    kept: str = ""
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The cards a request gets.
+
+    Attributes:
+        devices: UUIDs; empty for a server without a GPU.
+        share: part of each.
+        memory_mib: memory of the smallest of them in MiB (the whole card's), None if not told.
+        request: the one, of those tried in order, that is met.
+    """
+
+    devices: tuple[str, ...]
+    share: Fraction
+    memory_mib: int | None = None
+    request: Request = Request()
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why a request gets nothing now, in numbers. Every text about it is made from these.
+
+    Attributes:
+        total: cards the machine has.
+        suitable: cards that meet the request's model and memory, taken or not.
+        free: cards that are free, suitable or not.
+        free_suitable: cards that are free and suitable.
+        held: suitable cards in the hands of gpuspawner's servers.
+        foreign: suitable cards in the hands of others.
+        unavailable: suitable cards that are out of service: ill, gone, dirty or sliced.
+        settling: suitable cards that nobody has and that are offered again in a moment.
+        kept: suitable cards that nobody has and that are kept for others just now.
+        unlinked: enough cards are free and suitable, but no set of them is linked.
+    """
+
+    request: Request
+    total: int
+    suitable: int
+    free: int
+    free_suitable: int
+    held: int
+    foreign: int
+    unavailable: int
+    settling: int = 0
+    kept: int = 0
+    unlinked: bool = False
+
+    @property
+    def never(self) -> bool:
+        """True if waiting can't help: the machine has too few suitable cards, taken or not."""
+        return self.suitable < self.request.count
+
+
+def suits(card: Card, request: Request) -> bool:
+    """True if the card, were it free, would meet the request's kind, model and memory."""
+    if card.mig_profile.lower() != request.mig_profile.lower():
+        return False
+    if request.models and not any(
+        fnmatchcase(card.model.lower(), pattern.lower()) for pattern in request.models
+    ):
+        return False
+    if request.min_memory_mib:
+        if card.memory_mib is None:
+            return False
+        return (card.memory_mib - card.screen_mib) * request.share >= request.min_memory_mib
+    return True
+
+
+def has_room(card: Card, request: Request) -> bool:
+    """True if the card is offered and has room for the request's share, whether it suits or not."""
+    return not card.unavailable and not card.kept and card.load + request.share <= 1
