@@ -111,11 +111,11 @@ def test_holdings_are_those_of_this_hubs_servers_and_attempts() -> None:
         given_up,
     )
     held = holdings(rows, HUB, flying, leaving={"L5"})
-    assert [(h.user, h.server, h.cards) for h in held] == [
+    assert [(h.user, h.server, float(h.cards)) for h in held] == [
         ("ada", "cpu", 0),
         ("ada", "cpu2", 0),
         ("ada", "flight", 1),
-        ("ada", "half", Fraction(1, 2)),
+        ("ada", "half", 0.5),
         ("ada", "two", 2),
         ("bea", "", 1),
         ("bea", "", 1),
@@ -125,4 +125,4 @@ def test_holdings_are_those_of_this_hubs_servers_and_attempts() -> None:
 def test_a_renamed_user_keeps_what_they_hold_and_a_new_one_of_that_name_has_nothing() -> None:
     rows = [ours("GPU-0", id="1", lease="L1", user="ann", server="mine", state="running")]
     held = holdings(rows, HUB, Attempts(), owners={"L1": ("anna", "mine")})
-    assert [(h.user, h.server, h.cards) for h in held] == [("anna", "mine", 1)]
+    assert [(h.user, h.server, float(h.cards)) for h in held] == [("anna", "mine", 1)]

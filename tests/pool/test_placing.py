@@ -80,7 +80,7 @@ async def test_quota_counts_servers_and_attempts_of_that_user_only(hub: FakeHub)
     await hub.reserve("ada", "two", limit=2)
     with pytest.raises(OverQuota) as refused:
         await hub.reserve("ada", "three", limit=2)
-    assert [(h.server, h.cards) for h in refused.value.over.own] == [("one", 1), ("two", 1)]
+    assert [(h.server, float(h.cards)) for h in refused.value.over.own] == [("one", 1), ("two", 1)]
     await hub.spawn("bea", limit=1)
     await hub.spawn("ada", "cpu", count=0, limit=2)
 
