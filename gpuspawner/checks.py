@@ -14,6 +14,9 @@ from .errors import ConfigError
 
 _SHOWN_CHARS = 60
 
+#: No number in a configuration comes near it; a larger one is a slip, and may overflow later.
+MOST = 1_000_000
+
 _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
     (bool, "True or False"),
     (str, "text"),
@@ -26,7 +29,10 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 def shown(value: object) -> str:
     """A short, printable form of any value; long ones are cut."""
-    text = repr(value[: 2 * _SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
+    try:
+        text = repr(value[: 2 * _SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
+    except Exception:  # noqa: BLE001 - an object's own fault, or an int too long to be written
+        return f"a value of type {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
@@ -110,6 +116,36 @@ class Where:
         value = entry.get(key, False)
         if not isinstance(value, bool):
             raise self.at(key).wrong_type(value, "True or False")
+        return value
+
+    def above_zero(self, entry: Mapping[str, Any], key: str, unit: str) -> float | None:
+        """A number above zero; None where the key is missing."""
+        if key not in entry:
+            return None
+        value = entry[key]
+        here = self.at(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise here.wrong_type(value, f"a number of {unit}, such as 4 or 0.5")
+        if not 0 < value < MOST:
+            raise here.error(
+                f"{shown(value)} is not above 0 and below {MOST:,}; use a number of {unit}, or "
+                "remove it for no limit"
+            )
+        return float(value)
+
+    def whole(self, entry: Mapping[str, Any], key: str, unit: str) -> int | None:
+        """A whole number from 1 on; None where the key is missing."""
+        if key not in entry:
+            return None
+        value = entry[key]
+        here = self.at(key)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise here.wrong_type(value, f"a whole number of {unit}, such as 2")
+        if not 1 <= value < MOST:
+            raise here.error(
+                f"{shown(value)} is not from 1 to {MOST - 1:,}; use a number of {unit}, or remove "
+                "it for no limit"
+            )
         return value
 
     def name_list(self, entry: Mapping[str, Any], key: str, allowed: str) -> tuple[str, ...] | None:

@@ -31,11 +31,9 @@ _SLUG_MAX_CHARS = 63
 
 _PROFILE_KEYS = (
     "display_name", "slug", "description", "default", "profile_options", "gpu", "groups", "users",
-    "spawner_override", "kubespawner_override",
+    "max_hours", "max_servers_per_user", "max_gpus", "spawner_override", "kubespawner_override",
 )  # fmt: skip
-_LATER_PROFILE_KEYS = (
-    "max_hours", "extend_hours", "idle_minutes", "wait_minutes", "max_servers_per_user", "priority",
-)  # fmt: skip
+_LATER_PROFILE_KEYS = ("extend_hours", "idle_minutes", "wait_minutes", "priority")
 _GPU_KEYS = ("count", "share", "min_memory_gib", "models")
 _LATER_GPU_KEYS = ("mig_profile", "linked")
 
@@ -50,6 +48,9 @@ class Profile:
         default: the admin marked it as the default.
         groups, users: who may have it; None in both means everybody.
         override: plain spawner traits, applied before those of the options.
+        max_hours: after which a server is stopped; None for never.
+        max_servers_per_user: with this profile at a time; None for no limit.
+        max_gpus: cards that all its servers may hold together; None for no limit.
     """
 
     slug: str
@@ -61,6 +62,9 @@ class Profile:
     groups: frozenset[str] | None = None
     users: frozenset[str] | None = None
     override: Mapping[str, Any] = field(default_factory=dict)
+    max_hours: float | None = None
+    max_servers_per_user: int | None = None
+    max_gpus: int | None = None
 
     @property
     def needs_gpu(self) -> bool:
@@ -174,6 +178,9 @@ def _profile(
         groups=where.names(entry, "groups"),
         users=where.names(entry, "users"),
         override=read_override(where, entry, traits, warnings),
+        max_hours=where.above_zero(entry, "max_hours", "hours"),
+        max_servers_per_user=where.whole(entry, "max_servers_per_user", "servers"),
+        max_gpus=where.whole(entry, "max_gpus", "cards"),
     )
 
 

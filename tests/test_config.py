@@ -230,8 +230,8 @@ REFUSED = {
         "c.GPUSpawner.profile_list: entry 0 ('A'): gpu.count: 'two' is text",
         "a whole number of cards",
     ),
-    PROFILE_START + ', "max_hours": 4}]': (
-        "c.GPUSpawner.profile_list: entry 0 ('A'): max_hours",
+    PROFILE_START + ', "idle_minutes": 4}]': (
+        "c.GPUSpawner.profile_list: entry 0 ('A'): idle_minutes",
         "not in this version",
     ),
     PROFILE_START + ', "spawner_override": {"imge": "x"}}]': (

@@ -77,6 +77,13 @@ def test_every_field_is_read() -> None:
     assert parsed.warnings == ()
 
 
+def test_limits_are_read() -> None:
+    limits = {"max_hours": 0.5, "max_servers_per_user": 2, "max_gpus": 6}
+    free, limited = parse_profile_list(entry(**limits)).profiles
+    assert (free.max_hours, free.max_servers_per_user, free.max_gpus) == (None, None, None)
+    assert (limited.max_hours, limited.max_servers_per_user, limited.max_gpus) == (0.5, 2, 6)
+
+
 def test_defaults() -> None:
     assert [p.slug for p in DEFAULTS.profiles] == ["one-gpu", "cpu"]
     assert [p.requests[0].count for p in DEFAULTS.profiles] == [1, 0]
@@ -180,12 +187,27 @@ WRONG: list[tuple[Any, str, str]] = [
     *[
         (entry(**{key: 1}), f"entry 1 ('Lab'): {key}", "not in this version")
         for key in (
-            "max_hours",
             "extend_hours",
             "idle_minutes",
             "wait_minutes",
-            "max_servers_per_user",
             "priority",
+        )
+    ],
+    (entry(max_hours="4"), "entry 1 ('Lab'): max_hours", "a number of hours"),
+    (entry(max_hours=True), "max_hours", "a number of hours"),
+    *[
+        (entry(max_hours=value), "max_hours", "above 0")
+        for value in (0, -1, float("inf"), float("nan"), 1e6, 10**5000)
+    ],
+    *[
+        case
+        for key, unit in (("max_gpus", "cards"), ("max_servers_per_user", "servers"))
+        for case in (
+            (entry(**{key: 0}), f"entry 1 ('Lab'): {key}", "from 1"),
+            (entry(**{key: 10**5000}), key, "from 1"),
+            (entry(**{key: 1.0}), key, f"a whole number of {unit}"),
+            (entry(**{key: True}), key, f"a whole number of {unit}"),
+            (entry(**{key: None}), key, f"a whole number of {unit}"),
         )
     ],
     (entry(groups="staff"), "groups", "use a list of names"),
