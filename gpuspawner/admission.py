@@ -9,17 +9,17 @@ import asyncio
 import inspect
 from collections.abc import Mapping
 from copy import deepcopy
-from fractions import Fraction
 from typing import Any
 
 from docker.errors import APIError
+from jupyterhub import orm
 from traitlets import TraitError
 
-from . import faults, messages, names, replies
+from . import faults, limit_words, messages, names, replies
 from .connection import NO_ANSWER
 from .demand import Demand
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
-from .limits import Limit
+from .limits import limits_for, most_per_user
 from .options import UNLISTED_SUFFIX, Choice, parse_options
 from .pool import NoRoom, OverQuota
 from .profiles import Profile
@@ -79,19 +79,37 @@ class Admission(SpawnerBase):
 
     def demand(self, profile: Profile) -> Demand:
         """What a start of this server with a profile asks of the pool."""
-        limits = []
-        if self.max_gpus_per_user:
-            user = self.user.name
-            most = Fraction(self.max_gpus_per_user)
-            limits.append(Limit("user", user, most, users=frozenset({user})))
+        most = most_per_user(self.max_gpus_per_user, self.group_names)
         return Demand(
             user=self.user.name,
             server=self.name,
             profile=profile.slug,
             requests=profile.requests,
             groups=self.group_names,
-            limits=tuple(limits),
+            limits=limits_for(
+                self.user.name,
+                most=most,
+                groups=self._limited_groups(),
+                profile=profile.slug,
+                profile_name=profile.display_name,
+                profile_most=profile.max_gpus,
+                profile_servers=profile.max_servers_per_user,
+            ),
+            max_seconds=None if profile.max_hours is None else profile.max_hours * 3600,
         )
+
+    def _limited_groups(self) -> list[tuple[str, int, frozenset[str]]]:
+        """The user's groups that have a limit: name, most GPUs, names of all members."""
+        limited = [g for g in self.user.groups if g.name in self.max_gpus_per_group]
+        return [
+            (group.name, self.max_gpus_per_group[group.name], self._members(group))
+            for group in limited
+        ]
+
+    def _members(self, group: Any) -> frozenset[str]:
+        # Asked afresh: what the session remembers of a group may still have a deleted user in it.
+        users = self.user.db.query(orm.User.name).join(orm.User.groups)
+        return frozenset(name for (name,) in users.filter(orm.Group.id == group.id))
 
     def _choose(self) -> Choice:
         """One validator for whatever door the options came through."""
@@ -142,10 +160,10 @@ class Admission(SpawnerBase):
             )
         if isinstance(error, OverQuota):
             return GPURefusal(
-                messages.quota(error.over, cpu_available=cpu),
+                limit_words.refused(error.over, cpu_available=cpu),
                 reason=names.REASON_QUOTA,
                 status=403,
-                admin_message=f"{error}; GPUSpawner.max_gpus_per_user sets it",
+                admin_message=str(error),
             )
         if isinstance(error, ProbeError):
             return GPURefusal(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from copy import deepcopy
 from difflib import get_close_matches
 from fractions import Fraction
@@ -20,6 +20,7 @@ from .errors import ConfigError
 from .hostconfig import ContainmentError
 from .identity import Identity, resolve_identity
 from .inventory import source_from_config
+from .limits import most_per_user
 from .memory import check_fraction
 from .pool_traits import PoolTraits
 from .profiles import DEFAULT_PROFILES, Profile, parse_profile_list
@@ -244,14 +245,26 @@ def _check_profiles(spawner: GPUSpawner, sections: Sections) -> list[str]:
         )
     except ConfigError as error:
         raise BadConfigError(_from_line(str(error), line)) from error
-    limit = spawner.max_gpus_per_user
     beyond = [
         f"{line}: {profile.display_name!r} asks for {_least(profile)} GPUs, but "
-        f"{sections.line('max_gpus_per_user')} is {limit}, so nobody can start it; raise that"
+        f"{sections.line(setting) if setting in traits else setting} is {value}, so nobody can "
+        "start it; raise that"
         for profile in profiles.profiles
-        if 0 < limit < _least(profile)
+        for setting, value, most in _limits_of(profile, spawner)
+        if most < _least(profile)
     ]
     return [*(_from_line(warning, line) for warning in profiles.warnings), *beyond]
+
+
+def _limits_of(profile: Profile, spawner: GPUSpawner) -> Iterator[tuple[str, Any, int]]:
+    """The limits that hold for everybody who may have a profile: setting, its value, most GPUs."""
+    per_user, per_group = spawner.max_gpus_per_user, spawner.max_gpus_per_group
+    if most := most_per_user(per_user, per_user if isinstance(per_user, dict) else ()):
+        yield "max_gpus_per_user", per_user, most
+    if profile.users is None and profile.groups and profile.groups <= set(per_group):
+        yield "max_gpus_per_group", per_group, max(per_group[g] for g in profile.groups)
+    if profile.max_gpus is not None:
+        yield "its max_gpus", profile.max_gpus, profile.max_gpus
 
 
 def _least(profile: Profile) -> Fraction:

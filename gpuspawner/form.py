@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from . import messages
+from . import limit_words, messages
 from .demand import Demand, Scene, decide, outlook
 from .limits import OverLimit
 from .options import MAX_VALUE_CHARS, UNLISTED, UNLISTED_SUFFIX, AllowedImages
@@ -47,7 +47,7 @@ def state_of(demand: Demand, scene: Scene) -> ProfileState:
     """The state of a profile for one user just now; without a GPU it is always open."""
     found = decide(demand, scene)
     if isinstance(found, OverLimit):
-        return ProfileState(disabled=messages.disabled_by_quota(found))
+        return ProfileState(disabled=limit_words.disabled(found))
     if not demand.needs_gpu:
         return ProfileState()
     suitable, free = outlook(demand, scene)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from .limits import OverLimit
 from .request import Request, Shortage
 
 ECHO_CHARS = 60
@@ -171,65 +170,6 @@ def nothing_allowed() -> str:
         "No profile on this hub is open to you yet. "
         "Please ask your teacher or the hub's admins to add you to a group."
     )
-
-
-def quota(over: OverLimit, *, cpu_available: bool = True) -> str:
-    """The start would exceed a limit.
-
-    Args:
-        cpu_available: the user may start a profile without a GPU.
-    """
-    limit, asked = over.limit, over.asked
-    if limit.kind == "user" and asked > limit.most:
-        may = f"You may use {gpus(limit.most)} at a time"
-        return f"{may}, this profile asks for {amount(asked)}. Please choose another profile."
-    if limit.kind in ("group", "profile"):
-        advice = (
-            "You can start without a GPU, or try again later."
-            if cpu_available
-            else "Please try again later."
-        )
-        return f"{_together(over)} {advice}"
-    servers = [h.server for h in over.own if h.cards or limit.kind == "servers"]
-    held = over.total
-    names = [name(s) if s else "your default server" for s in servers]
-    if len(names) == 1:
-        which = f"your server {names[0]}" if servers[0] else names[0]
-        has = f"{which} has {_them(held)}"
-        stop = "Stop that server first"
-    else:
-        has = f"{len(names) or 'some'} of your servers have {_them(held)}"
-        stop = "Stop one of them first"
-    instead = ", or start this one without a GPU." if cpu_available else "."
-    if limit.kind == "servers":
-        count = "one server" if limit.most == 1 else f"{amount(limit.most)} servers"
-        return f"You may have {count} of {name(limit.name)} at a time. {stop}."
-    may = f"You may use {gpus(limit.most)} at a time"
-    asks = "" if held >= limit.most else f"; this one asks for {amount(asked)}"
-    return f"{may}, and {has}{asks}. {stop}{instead}"
-
-
-def disabled_by_quota(over: OverLimit) -> str:
-    """Why a limit closes a profile on the form, in a few words."""
-    limit, held = over.limit, over.total
-    if limit.kind in ("group", "profile"):
-        return _together(over)
-    if limit.kind == "servers":
-        count = "one server" if limit.most == 1 else f"{amount(limit.most)} servers"
-        return f"You may have {count} of this kind at a time, and you have that."
-    has = f", and your servers have {_them(held)}" if held else ""
-    asks = "" if held >= limit.most else f"; this needs {amount(over.asked)}"
-    return f"You may use {gpus(limit.most)} at a time{has}{asks}."
-
-
-def _together(over: OverLimit) -> str:
-    limit = over.limit
-    who = f"Your group {name(limit.name)}" if limit.kind == "group" else name(limit.name)
-    return f"{who} may use {gpus(limit.most)} at a time, and {amount(over.total)} are in use."
-
-
-def _them(held: Fraction) -> str:
-    return "it" if held == 1 else amount(held)
 
 
 def engine_down() -> str:

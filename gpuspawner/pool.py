@@ -56,11 +56,7 @@ class OverQuota(GPUSpawnerError):
     """The start would exceed a limit; ``over`` tells which, and what counts towards it."""
 
     def __init__(self, over: OverLimit) -> None:
-        limit = over.limit
-        super().__init__(
-            f"{limit.kind} {limit.name!r}: asked for {over.asked} with {over.total} held; "
-            f"the limit is {limit.most}"
-        )
+        super().__init__(over.for_admins)
         self.over = over
 
 

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dockerspawner import DockerSpawner
 from jupyterhub.traitlets import ByteSpecification, Callable
 from traitlets import Any as AnyTrait
-from traitlets import Bool, Dict, Float, Integer, List, Unicode, Union, default
+from traitlets import (
+    Bool,
+    Dict,
+    Float,
+    Integer,
+    List,
+    TraitError,
+    Unicode,
+    Union,
+    default,
+    validate,
+)
+
+from .errors import ConfigError
+from .limits import check_per_group, check_per_user
 
 
 class SpawnerTraits(DockerSpawner):
@@ -28,16 +44,29 @@ class SpawnerTraits(DockerSpawner):
         """,
     ).tag(config=True)
 
-    max_gpus_per_user = Integer(
-        1,
-        min=0,
+    max_gpus_per_user = Union(
+        [Integer(), Dict()],
+        default_value=1,
         help="""
-        Most GPUs that one user's servers, named ones included, may hold together. Default: 1;
-        0 sets no limit.
+        Most GPUs that one user's servers, named ones included, may hold together; a share counts
+        as its part of a GPU. Either a number, or a dict of numbers by group, of which the highest
+        that applies to the user counts; ``"*"`` stands for everybody. Default: 1; 0 sets no limit.
 
         Example::
 
-            c.GPUSpawner.max_gpus_per_user = 2
+            c.GPUSpawner.max_gpus_per_user = {"*": 1, "research": 4}
+        """,
+    ).tag(config=True)
+
+    max_gpus_per_group = Dict(
+        default_value={},
+        help="""
+        Most GPUs that the servers of all members of a group may hold together, by the name of the
+        group. A user in several of these groups must keep within each. Default: none.
+
+        Example::
+
+            c.GPUSpawner.max_gpus_per_group = {"students": 6}
         """,
     ).tag(config=True)
 
@@ -243,6 +272,15 @@ class SpawnerTraits(DockerSpawner):
     # The hub's own trait takes a dict only: on JupyterHub 5 a REST body of "[1]" is then a fault of
     # the hub (500, counted as a failure) where it should be the sender's (400).
     user_options = AnyTrait({})
+
+    @validate("max_gpus_per_user", "max_gpus_per_group")
+    def _check_limits(self, proposal: Any) -> Any:
+        per_user = proposal["trait"].name == "max_gpus_per_user"
+        try:
+            (check_per_user if per_user else check_per_group)(proposal["value"])
+        except ConfigError as error:
+            raise TraitError(str(error)) from error
+        return proposal["value"]
 
     @default("remove")
     def _default_remove(self) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.demands import over
-from gpuspawner import messages, replies
+from gpuspawner import limit_words, messages, replies
 from gpuspawner.placement import place
 from gpuspawner.request import Card, Placement, Request, Shortage, suits
 from gpuspawner.shortage_report import admin_shortage
@@ -181,32 +181,32 @@ def test_laws_hold_for_every_shortage(request: Request, machine: list[Card], cpu
 
 QUOTA = [
     (
-        messages.quota(over(1, 1, ["training"])),
+        limit_words.refused(over(1, 1, ["training"])),
         (
             'You may use 1 GPU at a time, and your server "training" has it. '
             "Stop that server first, or start this one without a GPU."
         ),
     ),
     (
-        messages.quota(over(1, 1, [""]), cpu_available=False),
+        limit_words.refused(over(1, 1, [""]), cpu_available=False),
         "You may use 1 GPU at a time, and your default server has it. Stop that server first.",
     ),
     (
-        messages.quota(over(2, 2, ["a", "b"])),
+        limit_words.refused(over(2, 2, ["a", "b"])),
         (
             "You may use 2 GPUs at a time, and 2 of your servers have 2. "
             "Stop one of them first, or start this one without a GPU."
         ),
     ),
     (
-        messages.quota(over(3, 2, ["a"], asked=2)),
+        limit_words.refused(over(3, 2, ["a"], asked=2)),
         (
             'You may use 3 GPUs at a time, and your server "a" has 2; this one asks for 2. '
             "Stop that server first, or start this one without a GPU."
         ),
     ),
     (
-        messages.quota(over(1, 0, [], asked=2)),
+        limit_words.refused(over(1, 0, [], asked=2)),
         "You may use 1 GPU at a time, this profile asks for 2. Please choose another profile.",
     ),
 ]
@@ -215,16 +215,16 @@ QUOTA = [
 def test_quota_on_the_form() -> None:
     for text, words in (
         (
-            messages.disabled_by_quota(over(1, 1, [], asked=1)),
-            "You may use 1 GPU at a time, and your servers have it.",
+            limit_words.disabled(over(1, 1, ["a"], asked=1)),
+            'You may use 1 GPU at a time, and your server "a" has it.',
         ),
         (
-            messages.disabled_by_quota(over(1, 0, [], asked=2)),
+            limit_words.disabled(over(1, 0, [], asked=2)),
             "You may use 1 GPU at a time; this needs 2.",
         ),
         (
-            messages.disabled_by_quota(over(3, 2, [], asked=2)),
-            "You may use 3 GPUs at a time, and your servers have 2; this needs 2.",
+            limit_words.disabled(over(3, 2, ["a", "b"], asked=2)),
+            "You may use 3 GPUs at a time, and 2 of your servers have 2; this needs 2.",
         ),
     ):
         assert text == words
@@ -293,7 +293,7 @@ def test_what_a_user_sends_comes_back_short_and_printable(sent: str, allowed: li
         messages.image_missing(sent),
         messages.image_slow(sent),
         messages.image_too_new(sent, "13.0", "12.8"),
-        messages.quota(over(2, 1, [sent], asked=2)),
+        limit_words.refused(over(2, 1, [sent], asked=2)),
     ):
         assert text.isprintable()
         assert len(text) < 400
