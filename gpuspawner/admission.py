@@ -18,6 +18,7 @@ from traitlets import TraitError
 from . import faults, limit_words, messages, names, replies
 from .connection import NO_ANSWER
 from .demand import Demand
+from .doors import options_were_sent
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
 from .limits import limits_for, most_per_user
 from .options import UNLISTED_SUFFIX, Choice, parse_options
@@ -114,19 +115,47 @@ class Admission(SpawnerBase):
     def _choose(self) -> Choice:
         """One validator for whatever door the options came through."""
         try:
-            choice = parse_options(
-                self.user_options,
-                self.profiles,
-                user=self.user.name,
-                groups=self.group_names,
-                allowed_images=self._get_allowed_images(),
-            )
+            choice = self._checked(self.user_options)
         except OptionsError as error:
-            # The hub has stored the bad options already; put the last good ones back.
-            self._store_options(self.last_options or {})
-            raise self.refuse(refusal_from_error(error)) from None
+            try:
+                choice = self._what_stands(error)
+            except OptionsError as refused:
+                # The hub has stored the bad options already; put the last good ones back.
+                self._store_options(self.last_options or {})
+                raise self.refuse(refusal_from_error(refused)) from None
         self.last_options = dict(choice.options)
         self._store_options(self.last_options)
+        return choice
+
+    def _checked(self, options: Any) -> Choice:
+        return parse_options(
+            options,
+            self.profiles,
+            user=self.user.name,
+            groups=self.group_names,
+            allowed_images=self._get_allowed_images(),
+        )
+
+    def _what_stands(self, error: OptionsError) -> Choice:
+        """What is left of the last choice, where it can't be had any more and nothing was sent.
+
+        The profile with its defaults, else the default profile: a user whom nobody showed a form
+        would be locked out by a choice that they can't take back.
+
+        Raises:
+            OptionsError: the choice was sent just now, or nothing else can be had.
+        """
+        last = self.user_options
+        sent = options_were_sent(last, self.handler, self.from_page)
+        if sent or not last or last != self.last_options:
+            raise error
+        try:
+            choice = self._checked({"profile": last.get("profile", "")})
+        except OptionsError:
+            choice = self._checked({})
+        self.log.info("The last choice of %s can't be had any more: %s", self._log_name, error)
+        started = messages.name(choice.profile.display_name)
+        self.tell(5, f"Your last choice is not offered any more. Starting {started}.")
         return choice
 
     def _store_options(self, options: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from . import limit_words, messages
 from .demand import Demand, Scene, decide, outlook
 from .limits import OverLimit
-from .options import MAX_VALUE_CHARS, UNLISTED, UNLISTED_SUFFIX, AllowedImages
+from .options import MAX_VALUE_CHARS, UNLISTED, UNLISTED_SUFFIX, AllowedImages, brings_image
 from .profiles import Profile, default_profile
 from .request import Shortage
 
@@ -94,7 +94,10 @@ def render(
         image: what is used when none is chosen: a key in ``images``, or an image itself.
         notice: a line of plain text above the profiles.
     """
-    several_images = images == "*" or (images is not None and len(images) > 1)
+    own_image = [p.slug for p in profiles if brings_image(p)]
+    several_images = (images == "*" or (images is not None and len(images) > 1)) and (
+        len(own_image) < len(profiles)
+    )
     if len(profiles) == 1 and not profiles[0].options and not several_images:
         return ""
     before: Mapping[str, Any] = last or {}
@@ -102,28 +105,25 @@ def render(
     selected = preselected(profiles, states, last_slug if isinstance(last_slug, str) else None)
     listed = images if isinstance(images, Mapping) else {}
     image_key = image if image in listed else next((k for k in listed if listed[k] == image), image)
-    # An option called "image" of the last profile is not a choice from this list.
-    own_image = any(p.slug == last_slug and _has_option(p, "image") for p in profiles)
-    last_image = None if own_image else before.get("image")
+    # An image of the last profile's own is no choice from this list.
+    last_image = None if last_slug in own_image else before.get("image")
+    if isinstance(last_image, str) and (images == "*" or last_image in listed):
+        image_key = last_image
     return _template().render(
         profiles=profiles,
         states={p.slug: states.get(p.slug, ProfileState()) for p in profiles},
         selected=selected,
         answers={p.slug: _answers(p, before if p.slug == last_slug else {}) for p in profiles},
         images=list(listed) if several_images else [],
-        any_image=images == "*",
-        image=last_image if isinstance(last_image, str) else image_key,
-        own_image=[p.slug for p in profiles if _has_option(p, "image")],
+        any_image=several_images and images == "*",
+        image=image_key,
+        own_image=own_image,
         notice=notice,
         words=messages,
         unlisted=UNLISTED,
         unlisted_suffix=UNLISTED_SUFFIX,
         max_chars=MAX_VALUE_CHARS,
     )
-
-
-def _has_option(profile: Profile, key: str) -> bool:
-    return any(o.key == key for o in profile.options)
 
 
 def _answers(profile: Profile, last: Mapping[str, Any]) -> dict[str, tuple[str, str]]:

@@ -50,13 +50,33 @@ class Choice:
     image: str | None = None
 
 
-def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
+def brings_image(profile: Profile) -> bool:
+    """True if the profile has images of its own: ``allowed_images`` is not offered with it.
+
+    Its ``spawner_override`` sets the image, or one of its options does, or is called that.
+    """
+    overrides = [profile.override]
+    for option in profile.options:
+        overrides += [choice.override for choice in option.choices]
+        if option.unlisted is not None:
+            overrides.append(option.unlisted.override)
+    return any(o.key == "image" for o in profile.options) or any("image" in o for o in overrides)
+
+
+def options_from_form(
+    formdata: Mapping[str, Any], *, own_images: Collection[str] = ()
+) -> dict[str, str]:
     """``user_options`` from form data or a query string (each field a list of texts).
 
     Fields are ``profile``, ``profile-option-<slug>--<option>``, the same with
     ``--unlisted-choice`` for its free text, ``image``, and in links plainly ``<option>``. Fields
     of other profiles than the chosen one are left out, since a form sends them all. Nothing is
     checked against the profiles: :func:`parse_options` does that.
+
+    Args:
+        formdata: as the hub hands it over.
+        own_images: slugs of profiles that bring their images. The form's list of images, sent
+            with every profile, does not count with these. None of a link, where it was written.
 
     Raises:
         OptionsError: a field is repeated, is no text, or is an uploaded file.
@@ -71,9 +91,10 @@ def options_from_form(formdata: Mapping[str, Any]) -> dict[str, str]:
             raise _error(f"form field {messages.echo(key)} came twice", replies.not_one_text(key))
         fields[key] = _single(key, values)
     plain = {k: v for k, v in fields.items() if not k.startswith(_FORM_PREFIX)}
-    if plain.get("image") == "":  # the form's text field, left empty
-        del plain["image"]
     slug = plain.get("profile")
+    # The form's list is hidden there but sent; and its text field may have been left empty.
+    if slug in own_images or plain.get("image") == "":
+        plain.pop("image", None)
     if slug is None:
         if any(key.startswith(_FORM_PREFIX) for key in fields):
             raise _error("options came without a profile", replies.choose_profile())
@@ -203,7 +224,7 @@ def _keys(profile: Profile, allowed_images: AllowedImages) -> list[str]:
         keys.append(option.key)
         if option.unlisted is not None:
             keys.append(option.key + UNLISTED_SUFFIX)
-    if allowed_images and "image" not in keys:
+    if allowed_images and not brings_image(profile):
         keys.append("image")
     return keys
 

@@ -7,7 +7,7 @@ here the form and what a user sends through it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traitlets import default
@@ -16,7 +16,7 @@ from . import messages
 from .errors import EngineUnknown, GPUSpawnerError, OptionsError
 from .form import ProfileState, render, state_of
 from .notices import notices_for
-from .options import options_from_form
+from .options import brings_image, options_from_form
 from .refusal import refusal_from_error
 from .standing import Standing
 
@@ -40,11 +40,22 @@ class GPUSpawner(Standing):
         return self._read_form
 
     def _read_form(self, formdata: Mapping[str, Any]) -> dict[str, str]:
-        """Form fields and query strings; checked against the profiles when the server starts."""
+        """Form fields; checked against the profiles when the server starts."""
+        own_images = [p.slug for p in self.profiles.profiles if brings_image(p)]
+        return self._read_page(formdata, own_images)
+
+    def options_from_query(self, query_data: Mapping[str, Any]) -> dict[str, str]:
+        """A link's query string; checked against the profiles when the server starts."""
+        return self._read_page(query_data)
+
+    def _read_page(
+        self, fields: Mapping[str, Any], own_images: Sequence[str] = ()
+    ) -> dict[str, str]:
         try:
-            return options_from_form(formdata)
+            self.from_page = options_from_form(fields, own_images=own_images)
         except OptionsError as error:
             raise refusal_from_error(error) from None
+        return self.from_page
 
     @default("apply_user_options")
     def _default_apply_user_options(self) -> Any:

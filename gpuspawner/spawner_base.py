@@ -52,6 +52,7 @@ class SpawnerBase(SpawnerTraits):
         choice: what the user may have, from the last admission.
         watched: what looks into that container have found; None before the first.
         last_options: the last accepted ``user_options``; kept over stops and restarts.
+        from_page: the ``user_options`` last read from a form or a link, not checked.
     """
 
     lease: str = ""
@@ -59,6 +60,7 @@ class SpawnerBase(SpawnerTraits):
     profile_slug: str = ""
     choice: Choice | None = None
     last_options: dict[str, str] | None = None
+    from_page: dict[str, str] | None = None
     watched: Watched | None = None
     _flight: Flight | None = None
     _wish: Wish | None = None

@@ -162,13 +162,18 @@ class RealHub:
     # -- what its handlers do -------------------------------------------------------------------
 
     def begin_start(
-        self, name: str, options: Mapping[str, str] | None = ONE, server: str = ""
+        self,
+        name: str,
+        options: Mapping[str, str] | None = ONE,
+        server: str = "",
+        *,
+        handler: Any = None,
     ) -> asyncio.Task[None]:
         """POST of a server: the task in which it starts, which the hub keeps too."""
         user, spawner = self.user(name), self.spawner(name, server)
 
         async def spawn() -> None:
-            await user.spawn(server, options=None if options is None else dict(options))
+            await user.spawn(server, options=options, handler=handler)
 
         spawner._spawn_pending = True
         task = spawner._spawn_future = asyncio.ensure_future(spawn())
@@ -182,14 +187,19 @@ class RealHub:
         return task
 
     async def start(
-        self, name: str, options: Mapping[str, str] | None = ONE, server: str = ""
+        self,
+        name: str,
+        options: Mapping[str, str] | None = ONE,
+        server: str = "",
+        *,
+        handler: Any = None,
     ) -> GPUSpawner:
         """POST of a server, to its end.
 
         Raises:
             Exception: whatever the hub would show.
         """
-        await self.begin_start(name, options, server)
+        await self.begin_start(name, options, server, handler=handler)
         return self.spawner(name, server)
 
     async def stop(self, name: str, server: str = "") -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jupyterhub import orm
 
 from fakes.answers import api_error
 from fakes.docker_client import FakeClient
@@ -95,3 +97,120 @@ async def test_who_waits_for_a_name_may_cancel(hub: RealHub, machine: Machine) -
     assert not machine.containers
     machine.refusals = 0
     await hub.start("ada")
+
+
+# -- the last choice, where it can't be had any more -----------------------------------------------
+
+CHOOSE: list[dict[str, Any]] = [
+    {
+        "display_name": "Teachers",
+        "slug": "teachers",
+        "groups": ["teachers"],
+        "profile_options": {"size": {"choices": {"s": {}, "l": {}}}},
+    },
+    {"display_name": "Plain", "slug": "plain", "default": True},
+]
+LARGE = {"profile": "teachers", "size": "l"}
+
+
+class Hub6:
+    """A REST handler as JupyterHub 6 has it."""
+
+    def __init__(self, sent: dict[str, str] | None) -> None:
+        self.sent = sent
+
+    def get_server_json_body(self) -> dict[str, Any]:
+        return {"display_name": None, "user_options": self.sent}
+
+    def get_json_body(self) -> dict[str, Any]:
+        return {"user_options": self.sent}
+
+
+class Hub5:
+    """A REST handler as JupyterHub 5 has it."""
+
+    def __init__(self, sent: dict[str, str] | None) -> None:
+        self.sent = sent
+
+    def get_json_body(self) -> dict[str, str] | None:
+        return self.sent
+
+
+class Page:
+    """A handler of the hub's pages."""
+
+
+def join(hub: RealHub, user: str, *groups: str) -> None:
+    owner = hub.user(user).orm_user
+    owner.groups = [orm.Group.find(hub.session, g) or orm.Group(name=g) for g in groups]
+    hub.session.commit()
+
+
+async def ask(
+    hub: RealHub, handler: object, options: dict[str, str] | None = None
+) -> dict[str, str]:
+    """A start by a door, and its end: what was started."""
+    started = dict((await hub.start("ada", options, handler=handler)).user_options)
+    await hub.stop("ada")
+    return started
+
+
+@pytest.mark.parametrize("door", [Hub6, Hub5])
+async def test_a_last_choice_that_is_not_open_any_more_gives_way_to_the_default(
+    hub: RealHub, door: Callable[[dict[str, str] | None], object]
+) -> None:
+    hub.config.GPUSpawner.profile_list = CHOOSE
+    join(hub, "ada", "teachers")
+    assert await ask(hub, door(LARGE), LARGE) == LARGE
+    assert await ask(hub, door(None)) == LARGE
+    join(hub, "ada")
+    # Named now, it is refused, every time, though it is what is stored.
+    for _ in range(2):
+        with pytest.raises(GPURefusal, match="open to other groups"):
+            await ask(hub, door(LARGE), LARGE)
+    assert await ask(hub, door(None)) == {"profile": "plain"}
+    join(hub, "ada", "teachers")
+    assert await ask(hub, door(LARGE), LARGE) == LARGE
+
+
+async def test_a_page_without_a_form_sends_nothing_and_a_form_does(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = CHOOSE
+    join(hub, "ada", "teachers")
+    assert await ask(hub, Page(), LARGE) == LARGE
+    join(hub, "ada")
+    spawner = hub.spawner("ada")
+    from_form = spawner.options_from_form({"profile": ["teachers"]})
+    with pytest.raises(GPURefusal, match="open to other groups"):
+        await ask(hub, Page(), from_form)
+    assert await ask(hub, Page()) == {"profile": "plain"}
+
+
+async def test_of_a_last_choice_the_profile_stays_where_its_answer_is_gone(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = CHOOSE
+    join(hub, "ada", "teachers")
+    assert await ask(hub, Hub6(LARGE), LARGE) == LARGE
+    hub.config.GPUSpawner.profile_list = [
+        {**CHOOSE[0], "profile_options": {"size": {"choices": {"s": {}}}}},
+        CHOOSE[1],
+    ]
+    assert await ask(hub, Hub6(None)) == {"profile": "teachers", "size": "s"}
+
+
+async def test_what_was_stored_and_never_accepted_is_refused_once(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = CHOOSE
+    plain = {"profile": "plain"}
+    assert await ask(hub, Hub6(plain), plain) == plain
+    hub.spawner("ada").orm_spawner.user_options = {"profile": "teachers"}  # as a PATCH does
+    with pytest.raises(GPURefusal, match="open to other groups"):
+        await ask(hub, Hub6(None))
+    assert await ask(hub, Hub6(None)) == plain
+
+
+async def test_whoever_may_have_nothing_is_told_so(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = CHOOSE[:1]
+    join(hub, "ada", "teachers")
+    assert await ask(hub, Hub6(LARGE), LARGE) == LARGE
+    join(hub, "ada")
+    with pytest.raises(GPURefusal, match="is open to you yet") as caught:
+        await ask(hub, Hub6(None))
+    assert caught.value.status_code == 403

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuspawner.errors import ForbiddenProfile, OptionsError
-from gpuspawner.options import Choice, options_from_form, parse_options
+from gpuspawner.options import Choice, brings_image, options_from_form, parse_options
 from gpuspawner.profiles import DEFAULT_PROFILES, parse_profile_list
 
 DEFAULTS = parse_profile_list(DEFAULT_PROFILES)
@@ -180,6 +180,58 @@ def test_a_profiles_own_image_option_stands_before_allowed_images() -> None:
     assert choice.image is None
     assert choice.options["image"] == "torch"
     refused({"profile": "one-gpu", "image": "PyTorch"}, allowed_images=IMAGES)
+
+
+def own(**profile: Any) -> Any:
+    return parse_profile_list([{"display_name": "Own", **profile}, {"display_name": "Plain"}])
+
+
+SETS_IMAGE = {"spawner_override": {"image": "lab/own:1"}}
+OWN_IMAGES = {
+    "override": own(**SETS_IMAGE),
+    "option": own(profile_options={"image": {"choices": {"a": {}}}}),
+    "choice": own(profile_options={"kit": {"choices": {"a": {}, "b": SETS_IMAGE}}}),
+    "text": own(
+        profile_options={
+            "kit": {
+                "unlisted_choice": {
+                    "enabled": True,
+                    "validation_regex": "lab/[a-z]+",
+                    "spawner_override": {"image": "{value}"},
+                }
+            }
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("profiles", OWN_IMAGES.values(), ids=OWN_IMAGES)
+@pytest.mark.parametrize("allowed", [IMAGES, "*"], ids=["listed", "any"])
+def test_a_profile_with_images_of_its_own_takes_none_from_the_list(
+    profiles: Any, allowed: Any
+) -> None:
+    assert [brings_image(p) for p in profiles.profiles] == [True, False]
+    with pytest.raises(OptionsError) as caught:
+        parse_options(
+            {"profile": "own", "image": "JAX"}, profiles, user="bob", allowed_images=allowed
+        )
+    assert "image" in caught.value.user_message or "JAX" in caught.value.user_message
+    plain = parse_options(
+        {"profile": "plain", "image": "JAX"}, profiles, user="bob", allowed_images=allowed
+    )
+    assert plain.image
+    assert (
+        parse_options({"profile": "own"}, profiles, user="bob", allowed_images=allowed).image
+        is None
+    )
+
+
+def test_the_forms_list_does_not_count_where_it_is_hidden_and_a_links_image_does() -> None:
+    form = {"profile": ["own"], "image": ["JAX"]}
+    assert options_from_form(form, own_images=["own"]) == {"profile": "own"}
+    assert options_from_form(form, own_images=["other"]) == {"profile": "own", "image": "JAX"}
+    assert options_from_form(form) == {"profile": "own", "image": "JAX"}
+    assert options_from_form({"image": ["JAX"]}, own_images=["own"]) == {"image": "JAX"}
 
 
 # -- forms and links ---------------------------------------------------------------------------
