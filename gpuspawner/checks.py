@@ -5,6 +5,7 @@ Used by :mod:`gpuspawner.profiles`. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -52,13 +53,21 @@ class Where:
 
     def at(self, key: object) -> Where:
         """The place of a key below this one."""
-        return Where(f"{self.path}: {key}" if self.path.endswith(")") else f"{self.path}.{key}")
+        word = key if isinstance(key, str) and key.isprintable() else shown(key)
+        return Where(
+            f"{self.path}: {word:.80}" if self.path.endswith(")") else f"{self.path}.{word:.80}"
+        )
 
-    def entry(self, index: int, value: object) -> Where:
-        """The place of a list's entry, by index and, where it has one, by name."""
+    def entry(self, index: object, value: object) -> Where:
+        """The place of a list's entry, by index (or key) and, where it has one, by name."""
         name = value.get("display_name") if isinstance(value, Mapping) else None
         named = shown(name) if isinstance(name, str) else "no display_name"
-        return Where(f"{self.path}: entry {index} ({named})")
+        return Where(f"{self.path}: entry {shown(index)} ({named})")
+
+    @property
+    def last(self) -> str:
+        """The last part of the place: the key."""
+        return re.split(r": |\.", self.path)[-1]
 
     def error(self, text: str) -> ConfigError:
         """An error at this place, to be raised by the caller."""
@@ -154,7 +163,9 @@ class Where:
             return None
         value = entry[key]
         here = self.at(key)
-        if isinstance(value, (str, Mapping)) or not isinstance(value, Collection):
+        if isinstance(value, str) and value.strip():
+            raise here.wrong_type(value, f"a list of {allowed}: write [{shown(value)}]")
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Collection):
             raise here.wrong_type(value, f"a list of {allowed}")
         for item in value:
             if not isinstance(item, str) or not item.strip():

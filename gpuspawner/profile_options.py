@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .checks import Where
+from .checks import Where, shown
+from .kube_words import instead_of
 from .names import ENV_NVIDIA_VISIBLE
 
 OPTION_RULE = "letters, digits, '_', '.' and single dashes, starting with a letter"
@@ -95,7 +96,7 @@ def read_options(
     for key, spec in value.items():
         here = where.at(key)
         if not isinstance(key, str) or not _OPTION.fullmatch(key):
-            raise where.error(f"{key!r} is not a name for an option; use {OPTION_RULE}")
+            raise where.error(f"{shown(key)} is not a name for an option; use {OPTION_RULE}")
         if key in RESERVED_OPTIONS or key.startswith(("opt-", "profile-option-")):
             raise where.error(f"{key!r} means something else in forms and links; rename the option")
         here.keys(spec, _OPTION_KEYS)
@@ -124,7 +125,7 @@ def _choices(
     defaults = []
     for key, choice in value.items():
         if not isinstance(key, str) or not key or not key.isprintable() or len(key) > 200:
-            raise where.error(f"{key!r:.80} is not a key for a choice; use a short text")
+            raise where.error(f"{shown(key)} is not a key for a choice; use a short text")
         if key == "unlisted-choice":
             raise where.error("'unlisted-choice' has a meaning of its own; rename this choice")
         here = where.at(key)
@@ -189,17 +190,20 @@ def read_override(
             )
         key = "kubespawner_override"
         warnings.append(
-            f"{where.at(key)}: read as 'spawner_override'; rename it. Traits that only Kubernetes "
-            "has mean nothing here."
+            f"{where.at(key)}: read as 'spawner_override'; rename it. Settings that only "
+            "KubeSpawner has are refused."
         )
     here = where.at(key)
     value: Mapping[str, Any] = entry.get(key, {})
     here.mapping(value, "a dict of spawner traits")
     for name in value:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-            raise here.error(f"{name!r:.80} is not the name of a spawner trait")
+            raise here.error(f"{shown(name)} is not the name of a spawner trait")
         if name in _NOT_FOR_PROFILES:
             raise here.error(f"{name!r} can't be set by a profile; set it on the spawner's class")
+        instead = "" if traits is not None and name in traits else instead_of(name, value[name])
+        if instead:
+            raise here.at(name).error(f"only KubeSpawner has it; {instead}")
         if traits is not None and name not in traits:
             raise here.error(f"{name!r} is not a trait of the spawner{here.hint(name, traits)}")
     _no_collisions(here, value)

@@ -11,18 +11,15 @@ the entry, the field and what is allowed.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
-from .checks import Where
+from .checks import Where, shown
+from .gpu_requests import read_requests
 from .profile_options import ProfileOption, read_options, read_override
 from .request import Request
-
-MIB_PER_GIB = 1024
 
 #: One rule for slugs: safe in URLs, labels and form keys. No ``--``, which parts form keys.
 SLUG_RULE = "lowercase letters, digits and single dashes between them, at most 63 characters"
@@ -34,8 +31,6 @@ _PROFILE_KEYS = (
     "max_hours", "max_servers_per_user", "max_gpus", "spawner_override", "kubespawner_override",
 )  # fmt: skip
 _LATER_PROFILE_KEYS = ("extend_hours", "idle_minutes", "wait_minutes", "priority")
-_GPU_KEYS = ("count", "share", "min_memory_gib", "models")
-_LATER_GPU_KEYS = ("mig_profile", "linked")
 
 
 @dataclass(frozen=True)
@@ -115,45 +110,58 @@ def slug_from(display_name: str) -> str:
     return "-".join(parts)[:_SLUG_MAX_CHARS].rstrip("-")
 
 
-def parse_profile_list(value: Any, *, traits: Collection[str] | None = None) -> ProfileList:
-    """Read ``c.GPUSpawner.profile_list``.
+def parse_profile_list(
+    value: Any, *, traits: Collection[str] | None = None, may_be_empty: bool = False
+) -> ProfileList:
+    """Read ``c.GPUSpawner.profile_list``, or what a callable there made for a user.
 
     Args:
-        value: what the admin wrote, a list of dicts; :data:`DEFAULT_PROFILES` where they wrote
-            nothing.
+        value: what the admin wrote, a list of dicts, or a dict of them (in the order of its keys,
+            as KubeSpawner has it); :data:`DEFAULT_PROFILES` where they wrote nothing.
         traits: names that ``spawner_override`` may set; None skips that check.
+        may_be_empty: of one user, to whom nothing is open.
 
     Raises:
         ConfigError: naming the entry (by index and name), the field and what is allowed.
     """
     top = Where("profile_list")
-    if callable(value):
-        raise top.error("a callable is not in this version; write a list of profiles")
-    if not isinstance(value, (list, tuple)):
-        raise top.wrong_type(value, "a list of profiles, each a dict")
-    if not value:
+    if not value and isinstance(value, (list, tuple, Mapping)) and not may_be_empty:
         raise top.error(
             "the list is empty, so nobody could start anything; add a profile, or remove the line "
             "for the built-in ones ('one-gpu' and 'cpu')"
         )
     warnings: list[str] = []
     profiles: list[Profile] = []
-    for index, entry in enumerate(value):
-        profile = _profile(top.entry(index, entry), entry, traits, warnings)
-        for other_index, other in enumerate(profiles):
-            where = top.entry(index, entry)
+    for key, entry in _entries(top, value):
+        where = top.entry(key, entry)
+        profile = _profile(where, entry, traits, warnings)
+        for index, other in enumerate(profiles):
             if other.slug == profile.slug:
                 raise where.at("slug").error(
-                    f"{profile.slug!r} is also the slug of entry {other_index} "
-                    f"({other.display_name!r}); give one of them a 'slug' of its own"
+                    f"{profile.slug!r} is also the slug of entry {index} "
+                    f"({shown(other.display_name)}); give one of them a 'slug' of its own"
                 )
             if other.default and profile.default:
                 raise where.at("default").error(
-                    f"entry {other_index} ({other.display_name!r}) is the default already; "
+                    f"entry {index} ({shown(other.display_name)}) is the default already; "
                     "mark only one"
                 )
         profiles.append(profile)
     return ProfileList(tuple(profiles), tuple(warnings))
+
+
+def _entries(top: Where, value: Any) -> list[tuple[object, Any]]:
+    """The entries with their places."""
+    if isinstance(value, (list, tuple)):
+        return list(enumerate(value))
+    if not isinstance(value, Mapping):
+        raise top.wrong_type(value, "a list of profiles, each a dict")
+    if "display_name" in value:
+        raise top.error("this is one profile; write it into a list: [{…}]")
+    for key in value:
+        if not isinstance(key, str):
+            raise top.error(f"{shown(key)} is a key of the dict; use texts, or write a list")
+    return sorted(value.items())
 
 
 def _profile(
@@ -173,7 +181,11 @@ def _profile(
         display_name=display_name,
         description=where.text(entry, "description", default="", empty=True),
         default=where.flag(entry, "default"),
-        requests=(_request(where.at("gpu"), entry["gpu"]) if "gpu" in entry else Request(count=0),),
+        requests=(
+            read_requests(where.at("gpu"), entry["gpu"], warnings)
+            if "gpu" in entry
+            else (Request(count=0),)
+        ),
         options=read_options(where.at("profile_options"), entry, traits, warnings),
         groups=where.names(entry, "groups"),
         users=where.names(entry, "users"),
@@ -182,56 +194,6 @@ def _profile(
         max_servers_per_user=where.whole(entry, "max_servers_per_user", "servers"),
         max_gpus=where.whole(entry, "max_gpus", "cards"),
     )
-
-
-def _request(where: Where, gpu: Any) -> Request:
-    if isinstance(gpu, (list, tuple)):
-        raise where.error(
-            "a list of requests, tried in order, is not in this version; write one dict"
-        )
-    where.keys(gpu, _GPU_KEYS, later=_LATER_GPU_KEYS)
-    count = gpu.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise where.at("count").wrong_type(count, "a whole number of cards, such as 1; 0 for none")
-    if count < 0:
-        raise where.at("count").error(f"{count} is negative; use 0 (no GPU) or more")
-    if count == 0 and len(gpu) > 1:
-        others = ", ".join(repr(k) for k in gpu if k != "count")
-        raise where.error(f"count is 0 (no GPU), so {others} can mean nothing; remove it")
-    return Request(
-        count=count,
-        share=_share(where.at("share"), gpu.get("share", 1)),
-        min_memory_mib=_memory_mib(where.at("min_memory_gib"), gpu.get("min_memory_gib", 0)),
-        models=_models(where, gpu),
-    )
-
-
-def _share(where: Where, value: Any) -> Fraction:
-    allowed = "'1', the whole card"
-    if isinstance(value, bool) or not isinstance(value, (str, int, float, Fraction)):
-        raise where.wrong_type(value, allowed)
-    try:
-        share = Fraction(value)
-    except (ValueError, ZeroDivisionError, OverflowError):
-        raise where.error(f"{value!r} is not a fraction; allowed is {allowed}") from None
-    if not 0 < share <= 1:
-        raise where.error(f"{value!r} is not above 0 and at most 1; allowed is {allowed}")
-    if share != 1:
-        raise where.error(f"{value!r}: shares are not in this version; allowed is {allowed}")
-    return share
-
-
-def _memory_mib(where: Where, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise where.wrong_type(value, "a number of GiB, such as 24")
-    if not math.isfinite(value) or value < 0:
-        raise where.error(f"{value!r} is not an amount of memory; use a number of GiB, such as 24")
-    return math.ceil(value * MIB_PER_GIB)
-
-
-def _models(where: Where, gpu: Mapping[str, Any]) -> tuple[str, ...]:
-    models = where.name_list(gpu, "models", "card names or patterns, such as ['*A100*']")
-    return tuple(models or ())
 
 
 #: What a hub offers when ``profile_list`` is not set.

@@ -145,3 +145,33 @@ def suits(card: Card, request: Request) -> bool:
 def has_room(card: Card, request: Request) -> bool:
     """True if the card is offered and has room for the request's share, whether it suits or not."""
     return not card.unavailable and not card.kept and card.load + request.share <= 1
+
+
+def covers(wide: Request, narrow: Request) -> bool:
+    """True if, on any machine, cards that meet ``narrow`` prove that ``wide`` could be met too.
+
+    False where that can't be told from the two alone.
+    """
+    return (
+        wide.count <= narrow.count
+        and wide.share <= narrow.share
+        # What a card must have in all, for its part to be large enough.
+        and wide.min_memory_mib / wide.share <= narrow.min_memory_mib / narrow.share
+        and _models_cover(wide.models, narrow.models)
+        and wide.mig_profile.lower() == narrow.mig_profile.lower()
+        and (wide.linked != "require" or (narrow.linked, wide.count) == ("require", narrow.count))
+    )
+
+
+def _models_cover(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
+    return not wide or bool(narrow and all(any(_covers(w, n) for w in wide) for n in narrow))
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    wide, narrow = wide.lower(), narrow.lower()
+    if wide == narrow:
+        return True
+    if any(c in narrow for c in "?["):
+        return False
+    # A star of the narrow one can only be met by a star of the wide one.
+    return fnmatchcase(narrow, wide) and ("*" not in narrow or not any(c in wide for c in "?["))

@@ -224,7 +224,7 @@ REFUSED = {
     "c.GPUPool.device_driver = 'amd'": ("c.GPUPool.device_driver:", "'cdi'"),
     "c.GPUPool.created_grace_seconds = 0": ("c.GPUPool.created_grace_seconds:", "0"),
     "c.GPUSpawner.profile_list = []": ("c.GPUSpawner.profile_list: the list is empty", "add"),
-    "c.GPUSpawner.profile_list = {}": ("c.GPUSpawner.profile_list: {} is a dict", "a list"),
+    "c.GPUSpawner.profile_list = {}": ("c.GPUSpawner.profile_list: the list is empty", "add"),
     "c.GPUSpawner.profile_list.append({})": ("c.GPUSpawner.profile_list: there is nothing", "="),
     PROFILE_START + ', "gpu": {"count": "two"}}]': (
         "c.GPUSpawner.profile_list: entry 0 ('A'): gpu.count: 'two' is text",

@@ -25,7 +25,12 @@ FULL: list[dict[str, Any]] = [
         "display_name": "Half a Lab (A100)",
         "description": "Two cards with room.",
         "default": True,
-        "gpu": {"count": 2, "share": "1", "min_memory_gib": 39.5, "models": ["*A100*", "H200"]},
+        "gpu": {
+            "count": 2,
+            "share": "1",
+            "min_memory_gib": 39.5,
+            "models": ["*A100*", "NVIDIA H200"],
+        },
         "groups": ["physics", "staff"],
         "users": ["ada"],
         "spawner_override": {"mem_limit": "8G", "environment": {"A": "1"}},
@@ -57,7 +62,7 @@ def test_every_field_is_read() -> None:
     parsed = parse_profile_list(FULL)
     first, second = parsed.profiles
     assert (first.slug, first.display_name) == ("half-a-lab-a100", "Half a Lab (A100)")
-    assert first.requests[0] == Request(2, Fraction(1), 40448, ("*A100*", "H200"))
+    assert first.requests[0] == Request(2, Fraction(1), 40448, ("*A100*", "*H200"))
     assert first.default
     assert first.description == "Two cards with room."
     assert first.groups == frozenset({"physics", "staff"})
@@ -123,6 +128,15 @@ def test_a_disabled_unlisted_choice_is_none() -> None:
     assert parsed.profiles[0].options[0].unlisted is None
 
 
+def test_a_dict_is_read_in_the_order_of_its_keys() -> None:
+    value: dict[str, Any] = {"20-b": {"display_name": "B"}, "10-a": {"display_name": "A", "slug": "own"}}
+    assert [p.slug for p in parse_profile_list(value).profiles] == ["own", "b"]
+
+
+def test_one_users_list_may_be_empty() -> None:
+    assert parse_profile_list([], may_be_empty=True).profiles == ()
+
+
 def entry(**fields: Any) -> list[Any]:
     return [{"display_name": "First"}, {"display_name": "Lab", **fields}]
 
@@ -134,9 +148,12 @@ def option(**fields: Any) -> list[Any]:
 #: what is written, the place that must be named, what else must be said
 WRONG: list[tuple[Any, str, str]] = [
     ([], "profile_list", "empty"),
-    ({}, "profile_list", "is a dict; use a list of profiles"),
+    ({}, "profile_list", "empty"),
     ("x", "profile_list", "is text"),
-    (lambda spawner: [], "profile_list", "not in this version"),
+    ({"a": 3}, "entry 'a' (no display_name)", "is a number; use a dict"),
+    ({3: {"display_name": "A"}}, "profile_list", "3 is a key"),
+    ({"display_name": "A"}, "profile_list", "write it into a list"),
+    (lambda spawner: [], "profile_list", "use a list of profiles"),
     ([3], "entry 0 (no display_name)", "is a number; use a dict"),
     ([{"slug": "a"}], "entry 0 (no display_name): display_name", "missing"),
     ([{"display_name": 3}], "display_name", "is a number; use a text"),
@@ -159,22 +176,51 @@ WRONG: list[tuple[Any, str, str]] = [
     (entry(display="x"), "entry 1 ('Lab')", "allowed are display_name"),
     (entry(gpu=1), "entry 1 ('Lab'): gpu", "use a dict with count"),
     (entry(gpu=None), "gpu", "use a dict"),
-    (entry(gpu=[{"count": 1}]), "gpu", "not in this version"),
+    (entry(gpu=[]), "entry 1 ('Lab'): gpu", "the list is empty"),
+    (entry(gpu=[{}, 3]), "entry 1 ('Lab'): gpu[1]", "is a number; use a dict"),
+    (entry(gpu=[{"count": 1}, {"count": 0}]), "gpu[1].count", "a profile of its own"),
+    (entry(gpu=[{"count": 0}]), "gpu[0].count", "a profile of its own"),
+    (entry(gpu=[{"share": "1/2"}, {"share": 2}]), "gpu[1].share", "not a part of a card"),
     (entry(gpu={"cuont": 1}), "gpu", "did you mean 'count'"),
     (entry(gpu={"count": True}), "gpu.count", "True or False; use a whole number"),
     (entry(gpu={"count": 1.0}), "gpu.count", "use a whole number"),
     (entry(gpu={"count": "1"}), "gpu.count", "is text; use a whole number"),
-    (entry(gpu={"count": -1}), "gpu.count", "use 0 (no GPU) or more"),
+    (entry(gpu={"count": -1}), "gpu.count", "negative; use 0 (no GPU) or more"),
+    (entry(gpu={"count": 10**5000}), "gpu.count", "use 0 (no GPU) or more"),
     (entry(gpu={"count": 0, "models": ["x"]}), "gpu", "'models' can mean nothing"),
-    (entry(gpu={"share": "1/2"}), "gpu.share", "shares are not in this version"),
-    (entry(gpu={"share": 0.5}), "gpu.share", "shares are not in this version"),
-    (entry(gpu={"share": "0"}), "gpu.share", "above 0 and at most 1"),
-    (entry(gpu={"share": "3/2"}), "gpu.share", "above 0 and at most 1"),
-    (entry(gpu={"share": "1/0"}), "gpu.share", "not a fraction"),
-    (entry(gpu={"share": "half"}), "gpu.share", "not a fraction"),
-    (entry(gpu={"share": float("nan")}), "gpu.share", "not a fraction"),
-    (entry(gpu={"share": float("inf")}), "gpu.share", "not a fraction"),
-    (entry(gpu={"share": True}), "gpu.share", "use '1'"),
+    *[
+        (entry(gpu={"share": value}), "gpu.share", "a fraction above 0 and at most 1")
+        for value in (
+            "0",
+            "3/2",
+            "1/0",
+            "half",
+            "",
+            "1/",
+            "/2",
+            "-1/2",
+            "1e-999999999",
+            "50%",
+            "1/2/3",
+            "½",
+            0,
+            2,
+            -0.5,
+            1.5,
+            10**5000,
+            float("nan"),
+            float("inf"),
+            True,
+            None,
+            [],
+            b"1/2",
+        )
+    ],
+    (entry(gpu={"share": 2}), "gpu.share", "How many cards is said by 'count'"),
+    (entry(gpu={"share": 0.3333}), "gpu.share", 'write "1/3"'),
+    (entry(gpu={"share": "0.3333"}), "gpu.share", 'write "1/3"'),
+    (entry(gpu={"share": 1e-9}), "gpu.share", 'write "1/100"'),
+    (entry(gpu={"share": "1/200"}), "gpu.share", 'write "1/100"'),
     (entry(gpu={"min_memory_gib": "40"}), "gpu.min_memory_gib", "is text; use a number of GiB"),
     (entry(gpu={"min_memory_gib": True}), "gpu.min_memory_gib", "use a number of GiB"),
     (entry(gpu={"min_memory_gib": -1}), "gpu.min_memory_gib", "number of GiB"),
@@ -182,8 +228,21 @@ WRONG: list[tuple[Any, str, str]] = [
     (entry(gpu={"models": "A100"}), "gpu.models", "use a list of card names"),
     (entry(gpu={"models": []}), "gpu.models", "empty"),
     (entry(gpu={"models": [3]}), "gpu.models", "3 is in the list"),
-    (entry(gpu={"mig_profile": "1g"}), "gpu.mig_profile", "not in this version"),
-    (entry(gpu={"linked": "require"}), "gpu.linked", "not in this version"),
+    (entry(gpu={"models": "A100"}), "gpu.models", "write ['A100']"),
+    (entry(gpu={"mig_profile": "1g"}), "gpu.mig_profile", "such as '1g.10gb'"),
+    (entry(gpu={"mig_profile": 1}), "gpu.mig_profile", "use a text"),
+    (entry(gpu={"mig_profile": "1g.5gb", "share": "1/2"}), "gpu", "'share' and 'mig_profile'"),
+    (
+        entry(gpu={"mig_profile": "1g.5gb", "count": 2, "linked": "prefer"}),
+        "gpu",
+        "'linked' and 'mig_profile'",
+    ),
+    (entry(gpu={"count": 2, "linked": "prefer", "share": "1/2"}), "gpu", "'linked' and 'share'"),
+    (entry(gpu={"linked": "prefer"}), "gpu", "'linked' is there and 'count' is 1"),
+    (entry(gpu={"count": 2, "linked": True}), "gpu.linked", 'write "require"'),
+    (entry(gpu={"count": 2, "linked": False}), "gpu.linked", "remove it"),
+    (entry(gpu={"count": 2, "linked": "nvlink"}), "gpu.linked", 'use "require" or "prefer"'),
+    (entry(gpu={"count": 2, "linked": []}), "gpu.linked", 'use "require" or "prefer"'),
     *[
         (entry(**{key: 1}), f"entry 1 ('Lab'): {key}", "not in this version")
         for key in (
