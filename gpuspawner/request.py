@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Literal
@@ -39,6 +40,23 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A card is kept for others than the one who asks now.
+
+    Attributes:
+        why: in words for the admin.
+        until: it is over then; None where that is not known, or not alike for every start.
+        begins: it has not begun, but what is asked for might still run then.
+        always: waiting can't help: the one who asks never gets it for this.
+    """
+
+    why: str
+    until: datetime | None = None
+    begins: datetime | None = None
+    always: bool = False
+
+
+@dataclass(frozen=True)
 class Card:
     """One device as placement sees it, after claims and reservations were counted.
 
@@ -53,7 +71,8 @@ class Card:
         mig_profile: of a slice, such as ``1g.10gb``; empty for a card.
         parent: UUID of the card that a slice is cut from; empty for a card.
         numa_node: that the card, or a slice's card, sits at; None where not told.
-        kept: it is kept for others than the one who asks now, in words for the admin; empty if not.
+        sliced: MIG mode is on, so its slices are given out and it is not.
+        kept: it is kept for others than the one who asks now; None if it is not.
         own: it is kept for the one who asks, so it is given out before those that all may have.
     """
 
@@ -71,7 +90,8 @@ class Card:
     mig_profile: str = ""
     parent: str = ""
     numa_node: int | None = None
-    kept: str = ""
+    sliced: bool = False
+    kept: Kept | None = None
     own: bool = False
 
 
@@ -97,16 +117,24 @@ class Shortage:
     """Why a request gets nothing now, in numbers. Every text about it is made from these.
 
     Attributes:
-        total: cards the machine has.
-        suitable: cards that meet the request's model and memory, taken or not.
-        free: cards that are free, suitable or not.
+        total: cards of the machine, or its slices where slices were asked for.
+        suitable: cards that meet the request's model and memory and that the one who asks may have
+            at some time, taken or not.
+        free: cards that are free for the one who asks, suitable or not.
         free_suitable: cards that are free and suitable.
         held: suitable cards in the hands of gpuspawner's servers.
         foreign: suitable cards in the hands of others.
-        unavailable: suitable cards that are out of service: ill, gone, dirty or sliced.
+        unavailable: suitable cards that are out of service: ill, gone or dirty.
         settling: suitable cards that nobody has and that are offered again in a moment.
         kept: suitable cards that nobody has and that are kept for others just now.
+        closed: cards that would suit but that the one who asks never gets; not in ``suitable``.
+        kept_until: when the first of the kept ones is free for all; None where that is not known.
+        kept_from: none is kept yet, but from then on, so something shorter may have one now.
         unlinked: enough cards are free and suitable, but no set of them is linked.
+        never_linked: were they all free, no set would be.
+        largest_mib: what the request would get of the largest card of its kind and model, in MiB;
+            None where none is told.
+        others: what became of the other requests, where several were tried in order.
     """
 
     request: Request
@@ -119,32 +147,52 @@ class Shortage:
     unavailable: int
     settling: int = 0
     kept: int = 0
+    closed: int = 0
+    kept_until: datetime | None = None
+    kept_from: datetime | None = None
     unlinked: bool = False
+    never_linked: bool = False
+    largest_mib: int | None = None
+    others: tuple[Shortage, ...] = ()
 
     @property
     def never(self) -> bool:
-        """True if waiting can't help: the machine has too few suitable cards, taken or not."""
-        return self.suitable < self.request.count
+        """True if waiting can't help: the machine has too few such cards, taken or not."""
+        return self.suitable < self.request.count or self.never_linked
 
 
 def suits(card: Card, request: Request) -> bool:
     """True if the card, were it free, would meet the request's kind, model and memory."""
-    if card.mig_profile.lower() != request.mig_profile.lower():
-        return False
-    if request.models and not any(
-        fnmatchcase(card.model.lower(), pattern.lower()) for pattern in request.models
-    ):
+    if not of_kind(card, request) or not of_model(card, request):
         return False
     if request.min_memory_mib:
-        if card.memory_mib is None:
-            return False
-        return (card.memory_mib - card.screen_mib) * request.share >= request.min_memory_mib
+        offered = memory_offered(card, request)
+        return offered is not None and offered >= request.min_memory_mib
     return True
+
+
+def of_kind(card: Card, request: Request) -> bool:
+    """True for a whole card where cards are asked for, for such a slice where slices are."""
+    return not card.sliced and card.mig_profile.lower() == request.mig_profile.lower()
+
+
+def of_model(card: Card, request: Request) -> bool:
+    """True if the card, or a slice's card, is one of the models asked for."""
+    model = card.model.lower()
+    return not request.models or any(fnmatchcase(model, p.lower()) for p in request.models)
+
+
+def memory_offered(card: Card, request: Request) -> int | None:
+    """What the request would get of the card, in MiB; None if its memory is not told."""
+    if card.memory_mib is None:
+        return None
+    return int((card.memory_mib - card.screen_mib) * request.share)
 
 
 def has_room(card: Card, request: Request) -> bool:
     """True if the card is offered and has room for the request's share, whether it suits or not."""
-    return not card.unavailable and not card.kept and card.load + request.share <= 1
+    offered = not card.unavailable and not card.sliced and card.kept is None
+    return offered and card.load + request.share <= 1
 
 
 def covers(wide: Request, narrow: Request) -> bool:

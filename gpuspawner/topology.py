@@ -6,11 +6,13 @@ bus (``nvmlDeviceGetTopologyCommonAncestor``), else the NUMA node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from .devices import Inventory, Link
+from .request import Card
 
 
 class Tier(IntEnum):
@@ -71,3 +73,69 @@ def _joint(link: Link) -> Joint:
     if link.ancestor in _SWITCHES:
         return Joint(Tier.SWITCH)
     return Joint(Tier.NUMA if link.ancestor in _NODES else Tier.NONE)
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cards that are nearer to each other than to the rest; or the slices of one card.
+
+    Attributes:
+        used: how many of them somebody has, or a part of them.
+        free: how many are free and offered.
+        place: of its first card in this hub's order, to tell equal groups apart.
+    """
+
+    size: int
+    used: int
+    free: int
+    place: tuple[int, int, str]
+
+
+def groups_of(cards: Sequence[Card], topology: Topology) -> Mapping[str, Group]:
+    """The group of each card, by UUID.
+
+    Cards that NVLinks join are a group. Of those without any, the ones on a PCIe switch are, then
+    the ones at a NUMA node; what is left is alone.
+    """
+    slices: dict[str, list[Card]] = defaultdict(list)
+    alone = []
+    for card in cards:
+        if card.parent:
+            slices[card.parent].append(card)
+        elif not card.sliced:
+            alone.append(card)
+    clusters = list(slices.values())
+    for tier in (Tier.NVLINK, Tier.SWITCH, Tier.NUMA):
+        found = _clusters(alone, tier, topology)
+        clusters += [c for c in found if len(c) > 1]
+        alone = [card for c in found if len(c) == 1 for card in c]
+    groups: dict[str, Group] = {}
+    for cluster in (*clusters, *([card] for card in alone)):
+        groups.update(dict.fromkeys((c.uuid for c in cluster), _group(cluster)))
+    return groups
+
+
+def _clusters(cards: Iterable[Card], tier: Tier, topology: Topology) -> list[list[Card]]:
+    """Parts of the cards that nothing of this tier or better joins to each other."""
+    left = list(cards)
+    found = []
+    while left:
+        cluster = [left.pop()]
+        for card in cluster:
+            near = [c for c in left if topology.joint(card.uuid, c.uuid).tier >= tier]
+            cluster += near
+            left = [c for c in left if c not in near]
+        found.append(cluster)
+    return found
+
+
+def _group(cards: Sequence[Card]) -> Group:
+    return Group(
+        size=len(cards),
+        used=sum(1 for c in cards if c.load),
+        free=sum(1 for c in cards if not c.load and not c.unavailable and c.kept is None),
+        place=min((c.order, c.index, c.uuid) for c in cards),
+    )
