@@ -61,6 +61,7 @@ class Admission(SpawnerBase):
         Raises:
             GPURefusal: not now, or not this.
         """
+        self.forget_time(told=True)
         before = self.last_options
         self.choice = choice = self._choose()
         try:
@@ -96,7 +97,7 @@ class Admission(SpawnerBase):
                 profile_most=profile.max_gpus,
                 profile_servers=profile.max_servers_per_user,
             ),
-            max_seconds=None if profile.max_hours is None else profile.max_hours * 3600,
+            max_seconds=profile.max_seconds,
         )
 
     def _limited_groups(self) -> list[tuple[str, int, frozenset[str]]]:
@@ -111,6 +112,10 @@ class Admission(SpawnerBase):
         # Asked afresh: what the session remembers of a group may still have a deleted user in it.
         users = self.user.db.query(orm.User.name).join(orm.User.groups)
         return frozenset(name for (name,) in users.filter(orm.Group.id == group.id))
+
+    def forget_time(self, *, told: bool = False) -> None:
+        """No server runs any more; see ``Timing``."""
+        raise NotImplementedError
 
     def _choose(self) -> Choice:
         """One validator for whatever door the options came through."""

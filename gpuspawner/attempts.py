@@ -37,12 +37,14 @@ class Attempts:
     """The attempts in flight, by lease.
 
     ``ended`` counts the reservations that ended: a listing begun before the last of them may lack
-    that attempt's container, so it must not be used for placing.
+    that attempt's container, so it must not be used for placing. ``over`` counts them with those
+    of servers without a GPU, which limits count too.
     """
 
     def __init__(self) -> None:
         self._attempts: dict[str, Attempt] = {}
         self.ended = 0
+        self.over = 0
 
     def __iter__(self) -> Iterator[Attempt]:
         return iter(self._attempts.values())
@@ -74,6 +76,7 @@ class Attempts:
         attempt.state = state
         if not TRANSITIONS[state]:
             del self._attempts[attempt.lease]
+            self.over += 1
             if attempt.devices:
                 self.ended += 1
 

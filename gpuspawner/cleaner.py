@@ -20,6 +20,7 @@ class Cleaner:
         remover: removes them, each once at a time.
         ownership: what this process knows, given the listing and what was known before it.
         known: the leases that this process knows now.
+        listed: is shown the listing of every round.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Cleaner:
         *,
         created_grace_seconds: float,
         orphan_grace_seconds: float,
+        listed: Callable[[Listing], None] | None = None,
     ) -> None:
         self._engine = engine
         self._remover = remover
@@ -40,6 +42,7 @@ class Cleaner:
         self._log = log
         self._created_grace_seconds = created_grace_seconds
         self._orphan_grace_seconds = orphan_grace_seconds
+        self._listed = listed
         self._alarmed: set[str] = set()
         self._removals: dict[str, asyncio.Task[bool]] = {}
         self._stopping: set[str] = set()
@@ -66,6 +69,8 @@ class Cleaner:
         # read: what was known before is known still.
         before = self._known()
         listing = await self._engine.listing()
+        if self._listed is not None:
+            self._listed(listing)
         cleaning = leftovers(
             listing,
             self._ownership(listing, before),

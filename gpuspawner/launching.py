@@ -124,6 +124,7 @@ class Launching(Admission):
                 self.pool.hold(attempt, ticket, self.owner)
                 self.lease, self.devices = attempt.lease, attempt.devices
                 self.profile_slug = choice.profile.slug
+                self.max_seconds = choice.profile.max_seconds
                 return address
             self._drop(flight, force=attempt.state is State.STARTING)
             await self.pool.ended(attempt, YIELD_SECONDS)
@@ -295,6 +296,7 @@ class Launching(Admission):
                 server=self.name,
                 profile=flight.choice.profile.slug,
                 options=flight.choice.options,
+                max_seconds=flight.choice.profile.max_seconds,
             ),
             image=flight.image,
             policy=Policy(

@@ -5,6 +5,7 @@ As all words for users: see :mod:`gpuspawner.messages`. Pure.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from .limits import Held, OverLimit
@@ -92,3 +93,53 @@ def _advice(over: OverLimit, cpu_available: bool) -> str:
     ways.append("try again later" if ways else "Please try again later")
     *others, last = ways
     return f"{', '.join(others)}, or {last}." if others else f"{last}."
+
+
+# -- time ---------------------------------------------------------------------------------------
+
+
+def duration(seconds: float) -> str:
+    """``4 hours``, ``90 minutes``, ``7 seconds``: rounded to what is said best."""
+    for size, unit in ((3600, "hour"), (60, "minute")):
+        count = round(seconds / size)
+        if count and abs(seconds - count * size) < 1:
+            return _counted(count, unit)
+    if seconds >= 60:
+        return _counted(round(seconds / 60), "minute")
+    return _counted(max(1, round(seconds)), "second")
+
+
+def _counted(count: int, unit: str) -> str:
+    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+
+
+def time_ends(max_seconds: float, left_seconds: float, *, gpu: bool) -> str:
+    """The time of a running server ends soon.
+
+    Args:
+        gpu: it has one.
+    """
+    minutes = max(1, math.ceil(left_seconds / 60))
+    again = "You can start again afterwards if a GPU is free."
+    return (
+        f"{_your_time(max_seconds, gpu)} {_verb(max_seconds, 'ends', 'end')} in "
+        f"{_counted(minutes, 'minute')}. Please save and write a checkpoint before then. "
+        f"{again if gpu else 'You can start again afterwards.'}"
+    )
+
+
+def time_over(max_seconds: float, *, gpu: bool) -> str:
+    """The time of a server is over, and it was stopped."""
+    again = "You can start again if a GPU is free." if gpu else "You can start again."
+    return (
+        f"{_your_time(max_seconds, gpu)} {_verb(max_seconds, 'is', 'are')} over, so your server "
+        f"was stopped. Files are kept; variables are lost. {again}"
+    )
+
+
+def _your_time(max_seconds: float, gpu: bool) -> str:
+    return f"Your {duration(max_seconds)} of {'GPU' if gpu else 'server'} time"
+
+
+def _verb(max_seconds: float, one: str, several: str) -> str:
+    return one if duration(max_seconds).startswith("1 ") else several

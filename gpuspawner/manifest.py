@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from . import memory, names
+from . import memory, names, time_limits
 from .attempts import Attempt
 from .containment import Policy, contain, grant
 
@@ -39,6 +39,7 @@ class Owner:
 
     Attributes:
         options: validated ``user_options``.
+        max_seconds: how long it may run; None without a limit.
     """
 
     hub_id: str
@@ -46,6 +47,7 @@ class Owner:
     server: str
     profile: str
     options: Mapping[str, str]
+    max_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def _labels(attempt: Attempt, owner: Owner, image: Image) -> dict[str, str]:
         names.LABEL_DEVICES: ",".join(attempt.devices),
         names.LABEL_OPTIONS: options_text(owner.options),
         names.LABEL_SHARE: str(attempt.share),
+        **time_limits.label(owner.max_seconds),
     }
 
 

@@ -17,6 +17,7 @@ LABEL_PROFILE: Final = "gpuspawner.profile"
 LABEL_DEVICES: Final = "gpuspawner.devices"  # UUIDs joined by commas; empty for a CPU server
 LABEL_OPTIONS: Final = "gpuspawner.options"  # validated user_options as JSON
 LABEL_SHARE: Final = "gpuspawner.share"  # "1" or a fraction such as "1/2"
+LABEL_MAX_SECONDS: Final = "gpuspawner.max_seconds"  # it may run; left out without a limit
 LABEL_ROLE: Final = "gpuspawner.role"  # left out for a server
 
 ROLE_MPS: Final = "mps"

@@ -195,8 +195,11 @@ class GPUPool(PoolLeftovers):
                 raise
             self._decide(demand, await self.renewed_view(view))
 
-    async def reserve(self, demand: Demand) -> Attempt:
+    async def reserve(self, demand: Demand, *, lease: str = "") -> Attempt:
         """Choose cards and reserve them.
+
+        Args:
+            lease: of a container without a GPU that is to be started again; else a new one.
 
         Returns:
             The attempt, which the caller must bring to its end.
@@ -207,7 +210,7 @@ class GPUPool(PoolLeftovers):
         """
         chosen = await self._choose(demand)
         attempt = Attempt(
-            lease=secrets.token_hex(16),
+            lease=lease or secrets.token_hex(16),
             devices=chosen.devices,
             share=chosen.share,
             owner=(demand.user, demand.server),
@@ -222,11 +225,11 @@ class GPUPool(PoolLeftovers):
         """Decide by a listing that may be used for it; no ``await`` follows the decision."""
         if not demand.needs_gpu:
             if demand.limits:
-                self._within_limits(demand, (await self.engine.listing()).rows)
+                await self._count(demand)
             return Placement((), Fraction(1))
         renewed = False
         while True:
-            ended = self.attempts.ended
+            ended, counted = self.attempts.ended, self._counted
             view = await self.view(probe_age_seconds=5.0)
             if ended != self.attempts.ended:
                 # The listing may lack the container of an attempt that has ended since.
@@ -236,8 +239,30 @@ class GPUPool(PoolLeftovers):
             except NoRoom:
                 if renewed or not view.outdated:
                     raise
+            except OverQuota:
+                if counted == self._counted:
+                    raise
+                continue
             renewed = True
             await self.renewed_view(view)
+
+    @property
+    def _counted(self) -> tuple[int, int]:
+        """Changes whenever a listing begun before may lack a server, or have one too many."""
+        return (self.attempts.over, self._released)
+
+    async def _count(self, demand: Demand) -> None:
+        """The same for a server without a GPU, whose number may be limited too."""
+        while True:
+            over, counted = self.attempts.over, self._counted
+            rows = (await self.engine.listing()).rows
+            if over != self.attempts.over:
+                continue
+            try:
+                return self._within_limits(demand, rows)
+            except OverQuota:
+                if counted == self._counted:
+                    raise
 
     def _decide(self, demand: Demand, view: View) -> Placement:
         scene = self.scene(view)
@@ -249,7 +274,7 @@ class GPUPool(PoolLeftovers):
         return found
 
     def _within_limits(self, demand: Demand, rows: Iterable[Row]) -> None:
-        """The same for a server without a GPU, whose number may be limited too."""
+        """As :meth:`_decide`, where no card is asked for."""
         over = check_limits(demand.limits, self._holdings(rows), Fraction(0), user=demand.user)
         if over is not None:
             raise OverQuota(over)

@@ -54,6 +54,7 @@ class PoolEnds(PoolTraits):
         self._stuck: dict[str, asyncio.TimerHandle] = {}
         self._held: dict[str, Owner | None] = {}
         self._releases: dict[str, asyncio.Task[None]] = {}
+        self._released = 0  # how many releases are over
         self._leaving: dict[str, tuple[str, str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -221,6 +222,7 @@ class PoolEnds(PoolTraits):
             await asyncio.wait([after])
         await self.remover.until_gone(container_id)
         del self._releases[lease]
+        self._released += 1
         self._leaving.pop(lease, None)
 
     async def settle(self, owner: tuple[str, str], timeout_seconds: float) -> None:

@@ -15,6 +15,7 @@ from .cleaner import Cleaner
 from .cleaning import Ownership
 from .engine import Engine
 from .pool_ends import PoolEnds, still_there
+from .timekeeper import Timekeeper
 
 #: How long a new spawn waits for the removal of what its server left.
 REMOVAL_SECONDS = 10.0
@@ -43,6 +44,7 @@ class PoolLeftovers(PoolEnds):
         self._in_database = in_database
         self._keep_ended = keep_ended
         self._cleaning: asyncio.Task[None] | None = None
+        self.timekeeper = Timekeeper(hub_id, self.remover, self.log, self._spawn)
         self.cleaner = Cleaner(
             engine,
             self.remover,
@@ -51,6 +53,7 @@ class PoolLeftovers(PoolEnds):
             self.log,
             created_grace_seconds=self.created_grace_seconds,
             orphan_grace_seconds=self.orphan_grace_seconds,
+            listed=self.timekeeper.look,
         )
 
     # -- before a new spawn -----------------------------------------------------------------------

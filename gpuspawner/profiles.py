@@ -65,6 +65,11 @@ class Profile:
     def needs_gpu(self) -> bool:
         return any(r.count for r in self.requests)
 
+    @property
+    def max_seconds(self) -> float | None:
+        """How long a server may run; None for ever."""
+        return None if self.max_hours is None else self.max_hours * 3600
+
     def allows(self, user: str, groups: Collection[str]) -> bool:
         """True if this user, member of these groups, may have the profile."""
         if self.groups is None and self.users is None:

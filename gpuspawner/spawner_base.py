@@ -50,6 +50,7 @@ class SpawnerBase(SpawnerTraits):
         lease: of the container this spawner owns; empty if it owns none.
         devices: UUIDs of that container's GPUs.
         choice: what the user may have, from the last admission.
+        max_seconds: how long the running server may run; None without a limit.
         watched: what looks into that container have found; None before the first.
         last_options: the last accepted ``user_options``; kept over stops and restarts.
         from_page: the ``user_options`` last read from a form or a link, not checked.
@@ -58,6 +59,7 @@ class SpawnerBase(SpawnerTraits):
     lease: str = ""
     devices: tuple[str, ...] = ()
     profile_slug: str = ""
+    max_seconds: float | None = None
     choice: Choice | None = None
     last_options: dict[str, str] | None = None
     from_page: dict[str, str] | None = None

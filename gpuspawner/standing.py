@@ -18,8 +18,8 @@ from .errors import EngineUnknown
 from .inside_watch import Watched
 from .manifest import options_text, read_image
 from .options import Choice
-from .reaching import Reaching
 from .recall import api_token, recall
+from .timing import Timing
 from .waiting import Wish
 
 #: A container that looks exited must still look so in a listing begun this much later: during
@@ -35,10 +35,10 @@ _STATE_KEY = "gpuspawner"
 _ALIVE = ("Running", "Paused", "Restarting")
 
 
-class Standing(Reaching):
+class Standing(Timing):
     """The part of the spawner that looks after a started server."""
 
-    _had_gpu = False
+    _was_removed = False
     _untold = False  # adopted, but its API token is not known yet
     _stopping: asyncio.Future[bool] | None = None
     _ended: int | str | None = None
@@ -54,6 +54,7 @@ class Standing(Reaching):
             own["lease"] = self.lease
             own["devices"] = list(self.devices)
             own["profile"] = self.profile_slug
+            own["max_seconds"] = self.max_seconds
         if own:
             state[_STATE_KEY] = own
         return state
@@ -69,6 +70,7 @@ class Standing(Reaching):
         self.lease = str(own.get("lease") or "")
         self.devices = tuple(own.get("devices") or ())
         self.profile_slug = str(own.get("profile") or "")
+        self.max_seconds = own.get("max_seconds")
         if self.lease:
             self.pool.know(self.lease, self.owner)
 
@@ -99,22 +101,26 @@ class Standing(Reaching):
                 self.pool.release(self.lease, self.object_id, after=self._stopping)
         elif self.lease:
             self.pool.forget(self.lease)
-        self._had_gpu = bool(self.devices)
+        self._was_removed = not self._keeps_container
         self.lease, self.devices, self.profile_slug = "", (), ""
         self.watched = None
+        self.forget_time()
         self._untold = False
         self.object_id = ""
 
     @property
     def _keeps_container(self) -> bool:
-        """With ``remove = False`` a server without a GPU keeps its container for the next start."""
-        return not self.remove and not self.devices
+        """With ``remove = False`` a server without a GPU keeps its container for the next start.
+
+        Not one with a time limit, which counts from the making of its container.
+        """
+        return not self.remove and not self.devices and self.max_seconds is None
 
     @property
     def will_resume(self) -> bool:
         # Tells the hub to keep the API token, which is in the kept container's environment. The
         # hub asks after clear_state.
-        return self._keeps_container and not self._had_gpu
+        return self._keeps_container and not self._was_removed
 
     # -- finding --------------------------------------------------------------------------------
 
@@ -216,11 +222,14 @@ class Standing(Reaching):
         # Also where nobody opens a form after a restart: what a killed hub left is cleaned.
         self.pool.start_cleaner()
         asked_about = self._incarnation
-        row = self._find(await self.pool.engine.listing())
+        listing = await self.pool.engine.listing()
+        self.pool.timekeeper.look(listing)
+        row = self._find(listing)
         if row is not None and row.state not in LIVE_STATES | ENDED_STATES:
             await asyncio.sleep(EXIT_CONFIRM_SECONDS)
             if asked_about == self._incarnation:
-                row = self._find(await self.pool.engine.listing())
+                listing = await self.pool.engine.listing()
+                row = self._find(listing)
         if asked_about != self._incarnation:
             return None  # stopped or started meanwhile: this answer is about the past
         if row is None or row.state in ENDED_STATES:
@@ -235,6 +244,7 @@ class Standing(Reaching):
         if row.state in LIVE_STATES:
             if self.devices:
                 self.pool.watch.polled(self.poll_interval)
+            self.keep_time(row, listing)
             if row.state == "running":
                 self._look_inside(row)
             await self.follow(row)
@@ -244,7 +254,8 @@ class Standing(Reaching):
         state = (inspection or {}).get("State") or {}
         if asked_about != self._incarnation or any(map(state.get, _ALIVE)):
             return None
-        return (
+        time_over = self.note_end(row.id)
+        return (f"{time_over}, " if time_over else "") + (
             f"ExitCode={state.get('ExitCode')}, Error={state.get('Error')!r}, "
             f"FinishedAt={state.get('FinishedAt')}"
         )
@@ -322,11 +333,21 @@ class Standing(Reaching):
             and not labels.get(names.LABEL_DEVICES)
             and again.image_id == image.id
             and labels.get(names.LABEL_OPTIONS) == options_text(choice.options)
+            and choice.profile.max_seconds is None
+            and names.LABEL_MAX_SECONDS not in labels
         )
         if not same:
             for row in kept:
                 await self.pool.engine.remove(row.id, force=False)
             return None
+        # It may be one too many by now, as a new one may.
+        attempt = await self.pool.reserve(self.demand(choice.profile), lease=again.lease)
+        try:
+            return await self._start_again(again, wish)
+        finally:
+            self.pool.give_up(attempt, self.pool.ticket(attempt))
+
+    async def _start_again(self, again: Row, wish: Wish) -> tuple[str, int]:
         await self._adopt(again)
         starting = self.pool.engine.connection.call("start", again.id)
         try:

@@ -266,7 +266,7 @@ def test_named_servers_count_against_the_users_limit(hub: Hub, engine: Engine) -
     )
     # The form does not offer what would be refused.
     form = hub.login(user).get_form(name="c").text
-    assert "You may use 2 GPUs at a time, and your servers have 2." in form
+    assert "You may use 2 GPUs at a time, and 2 of your servers have 2." in form
     assert hub.start_server(user, CPU, "c").status_code == 201
     assert 'reason="gpu-quota"' in hub.api("GET", "../metrics").text
 
