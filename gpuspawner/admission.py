@@ -8,24 +8,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
 from docker.errors import APIError
 from jupyterhub import orm
-from traitlets import TraitError
 
 from . import faults, limit_words, messages, names, replies
 from .connection import NO_ANSWER
 from .demand import Demand
 from .doors import options_were_sent
-from .errors import EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
+from .errors import ConfigError, EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
 from .limits import limits_for, most_per_user
 from .options import UNLISTED_SUFFIX, Choice, parse_options
+from .overrides import set_overrides
 from .pool import NoRoom, OverQuota
 from .profiles import Profile
 from .pulls import PullError
-from .refusal import GPURefusal, refusal_from_error, refusal_from_fault
+from .refusal import GPURefusal, bad_list, refusal_from_error, refusal_from_fault
 from .shortage_report import admin_shortage
 from .spawner_base import SpawnerBase
 from .waiting import within
@@ -63,10 +62,17 @@ class Admission(SpawnerBase):
         """
         self.forget_time(told=True)
         before = self.last_options
+        try:
+            await self.load_profiles()
+        except ConfigError as error:
+            self._store_options(before or {})
+            raise self.refuse(bad_list(error)) from None
         self.choice = choice = self._choose()
         try:
-            self._apply(choice)
-        except TraitError as error:
+            await set_overrides(self, choice.overrides)
+            if choice.image:
+                self.image = choice.image
+        except ConfigError as error:
             self.last_options = before
             self._store_options(before or {})
             raise self.refuse(_misfit(choice, error)) from None
@@ -170,18 +176,6 @@ class Admission(SpawnerBase):
             self.orm_spawner.user_options = dict(options)
             self.user.db.commit()
 
-    def _apply(self, choice: Choice) -> None:
-        """Set the traits of the profile and its options; a dict is merged into what is there."""
-        for override in choice.overrides:
-            for key, given in override.items():
-                current = getattr(self, key)
-                value = given(self) if callable(given) else given
-                if isinstance(value, Mapping) and isinstance(current, Mapping):
-                    value = _merged(current, value)
-                setattr(self, key, value)
-        if choice.image:
-            self.image = choice.image
-
     def refusal_for(self, error: Exception) -> GPURefusal:
         """The refusal that a core error or an engine's answer turns into."""
         cpu = any(not p.needs_gpu for p in self.profiles.allowed(self.user.name, self.group_names))
@@ -259,7 +253,7 @@ class Admission(SpawnerBase):
         return image
 
 
-def _misfit(choice: Choice, error: TraitError) -> GPURefusal:
+def _misfit(choice: Choice, error: Exception) -> GPURefusal:
     """The refusal for a value that the spawner's setting does not take."""
     texts = {k: v for k, v in choice.options.items() if k.endswith(UNLISTED_SUFFIX)}
     admin = f"profile {choice.profile.slug!r}: {error}"
@@ -274,13 +268,3 @@ def _misfit(choice: Choice, error: TraitError) -> GPURefusal:
         status=400,
         admin_message=f"{admin}; a validation_regex would tell the user what is allowed",
     )
-
-
-def _merged(current: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A new dict: ``current`` with ``extra`` merged in, dicts within dicts too."""
-    result = deepcopy(dict(current))
-    for key, value in extra.items():
-        old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = _merged(old, value) if both else deepcopy(value)  # type: ignore[arg-type]
-    return result

@@ -18,7 +18,7 @@ from markupsafe import escape
 from tornado.web import HTTPError
 
 from . import messages, names, replies
-from .errors import EngineUnknown, ForbiddenProfile, OptionsError, ProbeError
+from .errors import ConfigError, EngineUnknown, ForbiddenProfile, OptionsError, ProbeError
 from .faults import EngineFault
 
 #: True where the hub knows refusals (JupyterHub 6).
@@ -96,6 +96,13 @@ def refusal_from_error(error: Exception) -> GPURefusal:
     cause = f"{type(error).__name__}: {admin}"
     return GPURefusal(
         user or messages.start_failed(), reason=names.REASON_ENGINE, admin_message=cause
+    )
+
+
+def bad_list(error: ConfigError) -> GPURefusal:
+    """The refusal where a user's list of profiles can't be used: the admin's to mend."""
+    return GPURefusal(
+        messages.settings_refused(), reason=names.REASON_OPTIONS, admin_message=str(error)
     )
 
 

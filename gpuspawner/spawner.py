@@ -13,11 +13,11 @@ from typing import Any
 from traitlets import default
 
 from . import messages
-from .errors import EngineUnknown, GPUSpawnerError, OptionsError
+from .errors import ConfigError, EngineUnknown, GPUSpawnerError, OptionsError
 from .form import ProfileState, render, state_of
 from .notices import notices_for
 from .options import brings_image, options_from_form
-from .refusal import refusal_from_error
+from .refusal import bad_list, refusal_from_error
 from .standing import Standing
 
 #: On the form where the GPUs don't exist.
@@ -39,9 +39,13 @@ class GPUSpawner(Standing):
     def _default_options_from_form(self) -> Any:
         return self._read_form
 
-    def _read_form(self, formdata: Mapping[str, Any]) -> dict[str, str]:
+    async def _read_form(self, formdata: Mapping[str, Any]) -> dict[str, str]:
         """Form fields; checked against the profiles when the server starts."""
-        own_images = [p.slug for p in self.profiles.profiles if brings_image(p)]
+        try:
+            loaded = await self.load_profiles()
+        except ConfigError as error:
+            raise self.refuse(bad_list(error)) from None
+        own_images = [p.slug for p in loaded.profiles if brings_image(p)]
         return self._read_page(formdata, own_images)
 
     def options_from_query(self, query_data: Mapping[str, Any]) -> dict[str, str]:
@@ -67,7 +71,12 @@ class GPUSpawner(Standing):
 
     async def _form(self) -> str:
         """The spawn form with live counts; empty where there is nothing to choose."""
-        allowed = self.profiles.allowed(self.user.name, self.group_names)
+        try:
+            loaded = await self.load_profiles()
+        except ConfigError as error:
+            self.log.warning("The form has no profiles: %s", error)
+            return render((), {}, notice=messages.settings_refused())
+        allowed = loaded.allowed(self.user.name, self.group_names)
         told = [
             f"{messages.name(n.server)}: {n.text}" if n.server else n.text
             for n in notices_for(self.user)

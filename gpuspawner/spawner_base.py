@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from .attempts import Attempt
 from .calls import Ticket
+from .errors import ConfigError
 from .furnish import Home
 from .identity import Identity
 from .inside_watch import Watched
@@ -64,6 +65,8 @@ class SpawnerBase(SpawnerTraits):
     last_options: dict[str, str] | None = None
     from_page: dict[str, str] | None = None
     watched: Watched | None = None
+    _profiles: ProfileList | None = None
+    _warned: frozenset[str] = frozenset()  # what was said of lists that a callable made
     _flight: Flight | None = None
     _wish: Wish | None = None
     _begun = False  # a spawn began in this process: there is nothing of an earlier one to adopt
@@ -97,16 +100,48 @@ class SpawnerBase(SpawnerTraits):
 
     # -- profiles -------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def profiles(self) -> ProfileList:
-        """The profiles as the admin wrote them, else the built-in ones.
+        """The profiles as they were last loaded; of a callable that was not asked yet, none.
 
         Raises:
             ConfigError: the list can't be used.
         """
+        if self._profiles is None and not callable(self.profile_list):
+            self._profiles = self._read_profiles(self.profile_list)
+        return self._profiles or ProfileList(())
+
+    async def load_profiles(self) -> ProfileList:
+        """The profiles as the admin wrote them, else the built-in ones; a callable is asked afresh.
+
+        Raises:
+            ConfigError: the list can't be used, or the callable failed.
+        """
         written = self.profile_list
-        traits = self.trait_names()
-        return parse_profile_list(DEFAULT_PROFILES if written is None else written, traits=traits)
+        if not callable(written):
+            return self.profiles
+        try:
+            made = written(self)
+            if inspect.isawaitable(made):
+                made = await made
+        except Exception as error:
+            self.log.exception("The callable in profile_list failed for %s", self._log_name)
+            raise ConfigError(
+                f"profile_list: the callable failed: {type(error).__name__}: {error}"
+            ) from error
+        self._profiles = loaded = self._read_profiles(made, may_be_empty=True)
+        new = [text for text in loaded.warnings if text not in self._warned]
+        for text in new:
+            self.log.warning("Made for %s: %s", self._log_name, text)
+        self._warned = self._warned.union(new)
+        return loaded
+
+    def _read_profiles(self, written: Any, *, may_be_empty: bool = False) -> ProfileList:
+        return parse_profile_list(
+            DEFAULT_PROFILES if written is None and not may_be_empty else written,
+            traits=self.trait_names(),
+            may_be_empty=may_be_empty,
+        )
 
     def owner(self) -> tuple[str, str]:
         """(user, server) as the hub names them now; both may be renamed."""

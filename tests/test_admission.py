@@ -179,7 +179,7 @@ async def test_a_page_without_a_form_sends_nothing_and_a_form_does(hub: RealHub)
     assert await ask(hub, Page(), LARGE) == LARGE
     join(hub, "ada")
     spawner = hub.spawner("ada")
-    from_form = spawner.options_from_form({"profile": ["teachers"]})
+    from_form = await spawner.options_from_form({"profile": ["teachers"]})
     with pytest.raises(GPURefusal, match="open to other groups"):
         await ask(hub, Page(), from_form)
     assert await ask(hub, Page()) == {"profile": "plain"}

@@ -1,0 +1,167 @@
+"""A callable makes the list for each user: form, links, REST and stored options get that user's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.docker_client import FakeClient
+from fakes.docker_machine import FakeMachine
+from gpuspawner.refusal import GPURefusal
+from real_spawner import RealHub
+
+TELL_ADMINS = "This hub's settings don't allow your server to start"
+CPU = {"display_name": "Without a GPU", "slug": "cpu"}
+
+
+def for_user(spawner: Any) -> list[dict[str, Any]]:
+    own = {"display_name": f"Of {spawner.user.name}", "slug": spawner.user.name, "gpu": {}}
+    return [own, CPU]
+
+
+async def later(spawner: Any) -> list[dict[str, Any]]:
+    return for_user(spawner)
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[RealHub]:
+    machine = FakeMachine()
+    made = RealHub(tmp_path, client=lambda: FakeClient(machine))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("made_by", [for_user, later])
+async def test_every_door_has_the_users_own_list(hub: RealHub, made_by: Any) -> None:
+    hub.config.GPUSpawner.profile_list = made_by
+    spawner = hub.spawner("ada")
+    form = await spawner.get_options_form()
+    assert "Of ada" in form
+    assert "Of ben" not in form
+    for options in (
+        await spawner.run_options_from_form({"profile": ["ada"]}),
+        spawner.options_from_query({"profile": ["ada"]}),
+        {"profile": "ada"},
+    ):
+        assert (await hub.start("ada", options)).devices
+        await hub.stop("ada")
+    with pytest.raises(GPURefusal) as refused:
+        await hub.start("ada", {"profile": "ben"})
+    assert refused.value.reason == "invalid-options"
+    assert hub.spawner("ada").user_options == {"profile": "ada"}
+    await hub.start("ben", {"profile": "ben"})
+
+
+async def test_it_is_asked_afresh_for_each_form_and_each_start(hub: RealHub) -> None:
+    open_now = [{"display_name": "A", "slug": "a"}, CPU]
+    hub.config.GPUSpawner.profile_list = lambda spawner: open_now
+    spawner = hub.spawner("ada")
+    assert 'value="a"' in await spawner.get_options_form()
+    del open_now[0]
+    with pytest.raises(GPURefusal):
+        await hub.start("ada", {"profile": "a"})
+    # With one profile left there is no form.
+    assert await spawner.get_options_form() == ""
+    await hub.start("ada", {"profile": "cpu"})
+
+
+async def test_who_is_offered_nothing_is_told_so(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = lambda spawner: []
+    with pytest.raises(GPURefusal) as refused:
+        await hub.start("ada", {})
+    assert refused.value.reason == "profile-forbidden"
+
+
+def broken(spawner: Any) -> Any:
+    raise KeyError("no such course")
+
+
+BAD: list[tuple[Any, str]] = [
+    (lambda spawner: [{"display_name": "A", "gpu": {"cuont": 1}}], "entry 0 ('A'): gpu: unknown"),
+    (lambda spawner: [CPU, CPU], "entry 1 ('Without a GPU'): slug"),
+    (lambda spawner: None, "profile_list: None is None"),
+    (lambda spawner: [{"display_name": "A", "spawner_override": {"imge": 1}}], "mean 'image'"),
+    (broken, "the callable failed: KeyError: 'no such course'"),
+]
+
+
+@pytest.mark.parametrize(("made_by", "cause"), BAD)
+async def test_a_bad_list_is_the_admins_to_mend(
+    hub: RealHub, caplog: pytest.LogCaptureFixture, made_by: Any, cause: str
+) -> None:
+    hub.config.GPUSpawner.profile_list = for_user
+    await hub.start("ada", {"profile": "cpu"})
+    await hub.stop("ada")
+    hub.config.GPUSpawner.profile_list = made_by
+    spawner = hub.spawner("ada")
+    spawner.log = logging.getLogger("hub")
+    with caplog.at_level("WARNING", logger="hub"):
+        form = await spawner.get_options_form()
+        assert TELL_ADMINS.replace("'", "&#39;") in form
+        assert "cuont" not in form
+        for door in (
+            lambda: hub.start("ada", {"profile": "ada"}),
+            lambda: spawner.run_options_from_form({"profile": ["ada"]}),
+        ):
+            with pytest.raises(GPURefusal, match=TELL_ADMINS) as refused:
+                await door()
+            assert cause in refused.value.admin_message
+    assert [r.levelname for r in caplog.records if cause in r.getMessage()]
+    assert any(r.exc_info for r in caplog.records) == (made_by is broken)
+    # What was accepted last is still what a start without options takes.
+    assert hub.spawner("ada").orm_spawner.user_options == {"profile": "cpu"}
+
+
+async def test_warnings_about_it_are_told_once(
+    hub: RealHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.config.GPUSpawner.profile_list = lambda spawner: [
+        {"display_name": "A", "kubespawner_override": {}},
+        CPU,
+    ]
+    spawner = hub.spawner("ada")
+    spawner.log = logging.getLogger("hub")
+    with caplog.at_level("WARNING", logger="hub"):
+        for _ in range(3):
+            await spawner.get_options_form()
+    assert len([r for r in caplog.records if "kubespawner_override" in r.getMessage()]) == 1
+
+
+# -- values of overrides --------------------------------------------------------------------------
+
+
+async def folder_of(spawner: Any) -> str:
+    return f"/work/{spawner.user.name}"
+
+
+async def test_a_value_may_be_made_for_the_user_too(hub: RealHub) -> None:
+    hub.config.GPUSpawner.environment = {"A": "1", "B": "2"}
+    hub.config.GPUSpawner.profile_list = [
+        {
+            "display_name": "A",
+            "spawner_override": {
+                "notebook_dir": folder_of,
+                "default_url": lambda spawner: f"/{spawner.user.name}",
+                "environment": {"A": None, "C": "3"},
+            },
+        }
+    ]
+    spawner = await hub.start("ada", {})
+    assert (spawner.notebook_dir, spawner.default_url) == ("/work/ada", "/ada")
+    assert spawner.environment == {"B": "2", "C": "3"}
+
+
+@pytest.mark.parametrize("made", [lambda spawner: 1 / 0, lambda spawner: "8Q", lambda spawner: {}])
+async def test_a_value_that_can_not_be_made_or_used_is_the_admins_to_mend(
+    hub: RealHub, made: Any
+) -> None:
+    hub.config.GPUSpawner.profile_list = [
+        {"display_name": "A", "spawner_override": {"mem_limit": made}}
+    ]
+    with pytest.raises(GPURefusal, match=TELL_ADMINS) as refused:
+        await hub.start("ada", {})
+    assert "mem_limit" in refused.value.admin_message
