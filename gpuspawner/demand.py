@@ -69,7 +69,8 @@ def decide(demand: Demand, scene: Scene) -> Decision:
         else:
             over.append(found)
     if not within:
-        return over[0]
+        # The nearest to being met: advice for the first may be beside the point.
+        return min(over, key=lambda o: o.asked)
     cards = cards_for(demand, scene)
     return place_first(within, cards, scene.topology, scene.policies)
 

@@ -159,7 +159,16 @@ def test_the_admin_is_warned_of_a_profile_that_nobody_can_start(
     assert "'A' asks for 2 GPUs, but c.GPUSpawner.max_gpus_per_user is 1" in caplog.text
     caplog.clear()
     configure(config(text + "; c.GPUSpawner.max_gpus_per_user = 2"))
+    configure(config(text + "; c.GPUSpawner.max_gpus_per_user = {'*': 1, 'research': 2}"))
+    configure(config(text + "; c.GPUSpawner.max_gpus_per_user = {'*': 1, 'staff': 0}"))
     assert "asks for" not in caplog.text
+    text += "; c.GPUSpawner.max_gpus_per_user = 0; c.GPUSpawner.max_gpus_per_group = {'class': 1}"
+    configure(config(text))
+    assert "asks for" not in caplog.text, "those of no group can start it"
+    configure(config(text.replace('"A", ', '"A", "groups": ["class"], ')))
+    assert "c.GPUSpawner.max_gpus_per_group is {'class': 1}, so nobody" in caplog.text
+    configure(config(text.replace('"A", ', '"A", "max_gpus": 1, ')))
+    assert "'A' asks for 2 GPUs, but its max_gpus is 1, so nobody can start it" in caplog.text
 
 
 def test_the_file_at_the_top_is_right_as_it_is() -> None:
@@ -218,6 +227,27 @@ REFUSED = {
     "c.GPUSpawner.shm_size = '16X'": ("c.GPUSpawner.shm_size:", "16X"),
     "c.GPUSpawner.shm_size = -1": ("c.GPUSpawner.shm_size:", "'16G'"),
     "c.GPUSpawner.max_gpus_per_user = -1": ("c.GPUSpawner.max_gpus_per_user:", "-1"),
+    "c.GPUSpawner.max_gpus_per_user = {'research': 4}": (
+        "c.GPUSpawner.max_gpus_per_user: there is no entry '*'",
+        "add '*': 1",
+    ),
+    "c.GPUSpawner.max_gpus_per_user = {'*': 'one'}": (
+        "c.GPUSpawner.max_gpus_per_user: '*': 'one' is no limit",
+        "0 for no limit",
+    ),
+    "c.GPUSpawner.max_gpus_per_user = {'*': 1, 2: 1}": (
+        "c.GPUSpawner.max_gpus_per_user: 2",
+        "string",
+    ),
+    "c.GPUSpawner.max_gpus_per_group = {'students': 0}": (
+        "c.GPUSpawner.max_gpus_per_group: 'students': 0 is no limit",
+        "leave the group out",
+    ),
+    "c.GPUSpawner.max_gpus_per_group = {'*': 4}": (
+        "c.GPUSpawner.max_gpus_per_group: '*' is no group",
+        "name groups",
+    ),
+    "c.GPUSpawner.max_gpus_per_group = 6": ("c.GPUSpawner.max_gpus_per_group:", "6"),
     "c.GPUPool.inventory = 'none'": ("c.GPUPool.inventory is 'none'", '"simulated": 8'),
     "c.GPUPool.inventory = [{'uuid': 'GPU-1'}]": ("c.GPUPool.inventory[0]", "nvidia-smi"),
     "c.GPUPool.inventory.append('x')": ("c.GPUPool.inventory: there is nothing to add to", "="),

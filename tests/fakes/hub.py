@@ -78,6 +78,7 @@ class FakeHub:
             "share": str(attempt.share),
             "user": attempt.owner[0],
             "server": attempt.owner[1],
+            "profile": attempt.profile,
             **more,
         }
         return {f"gpuspawner.{key}": value for key, value in own.items()}
