@@ -1,4 +1,4 @@
-"""Begins the pool, and with it the cleaner, together with the hub.
+"""Begins the pool, and with it the cleaner, together with the hub; gives the open forms their page.
 
 Without this it would begin when the first server or form asks for it, and what a killed hub left
 would hold its GPUs until then.
@@ -33,6 +33,11 @@ def _settings_made(change: Any) -> None:
         return  # the admin's own, from the configuration
     if not (isinstance(hub.spawner_class, type) and issubclass(hub.spawner_class, GPUSpawner)):
         return  # a later line of the configuration replaced it
+    # Late, since a command that reads the configuration needs no handlers. In place, since for a
+    # new list the hub tells the admin to write a service instead, which could not ask our pool.
+    from . import form_live
+
+    form_live.add_to(hub.extra_handlers)
     try:
         # DockerSpawner renders the container's name, with the user's in it, as soon as it is made.
         nobody = SimpleNamespace(name="nobody", settings=settings, db=hub.db)

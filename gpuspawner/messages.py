@@ -164,6 +164,35 @@ def forbidden(profile: str) -> str:
     )
 
 
+def other_groups() -> str:
+    """Beside a profile of groups that the user is not in."""
+    return "Open to other groups only."
+
+
+#: Above such profiles.
+OTHERS_HEADING = "For other groups"
+
+
+def others_folded(count: int) -> str:
+    """In place of several such profiles, until they are unfolded."""
+    return f"{count} more, open to other groups only"
+
+
+def not_offered() -> str:
+    """Beside a profile that was taken off the list while the form was open."""
+    return "This is not offered any more."
+
+
+def wait_here() -> str:
+    """After the reason why the chosen profile can't be started, on a form that refreshes itself."""
+    return "It opens here by itself when there is room, or choose another."
+
+
+def open_again() -> str:
+    """The chosen profile can be started after all; follows its name."""
+    return "You can start it now."
+
+
 def nothing_allowed() -> str:
     """No profile at all is open to this user."""
     return (

@@ -9,19 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
+from jupyterhub.utils import url_path_join
 from traitlets import default
 
 from . import messages
+from .demand import Scene
 from .errors import ConfigError, EngineUnknown, GPUSpawnerError, OptionsError
-from .form import ProfileState, render, state_of
+from .form import TEMPLATE, has_own_template, render
+from .form_state import Offers, ProfileState, shown_to_others, state_of
+from .glance import Glance
 from .notices import notices_for
 from .options import brings_image, options_from_form
+from .pool import GPUPool
+from .profiles import Profile
 from .refusal import bad_list, refusal_from_error
 from .standing import Standing
 
 #: On the form where the GPUs don't exist.
 SIMULATED = "These GPUs are simulated: servers start and stop as usual, but nothing computes."
+
+#: Under the hub's prefix: where an open form asks how its profiles stand.
+LIVE_PATH = "gpuspawner/profiles"
+#: Key in the hub's settings of the look that the open forms share.
+_GLANCE = "gpuspawner_glance"
 
 
 class GPUSpawner(Standing):
@@ -69,43 +81,102 @@ class GPUSpawner(Standing):
     def _leave_options(self, _options: Any) -> None:
         """Nothing to do here."""
 
+    # -- the form -------------------------------------------------------------------------------
+
     async def _form(self) -> str:
         """The spawn form with live counts; empty where there is nothing to choose."""
         try:
-            loaded = await self.load_profiles()
+            await self.load_profiles()
         except ConfigError as error:
             self.log.warning("The form has no profiles: %s", error)
-            return render((), {}, notice=messages.settings_refused())
-        allowed = loaded.allowed(self.user.name, self.group_names)
+            return render(Offers(()), notice=messages.settings_refused())
+        try:
+            await self.pool.engine.connect()
+            self.pool.prober.refresh()  # for the next decision; this one takes the last answer
+            offers = self._offers(await _seen(self.pool))
+        except GPUSpawnerError as error:
+            self.log.warning("The form has no counts: %s", error)
+            offers = self._offers_unseen(error)
         told = [
             f"{messages.name(n.server)}: {n.text}" if n.server else n.text
             for n in notices_for(self.user)
         ]
-        notice = " ".join([*told, str(self.form_notice)]).strip()
+        lines = [*told, str(self.form_notice), SIMULATED if offers.simulated else ""]
+        known = {
+            "last": self.last_options,
+            "images": self._get_allowed_images(),
+            "image": str(self.image),
+            "notice": " ".join(line for line in lines if line).strip(),
+            "live_url": self._live_url,
+        }
+        folders = [str(folder) for folder in self.user.settings.get("template_path") or ()]
+        if not has_own_template(folders):
+            return render(offers, **known)
         try:
-            await self.pool.engine.connect()
-            self.pool.start_cleaner()
-            self.pool.prober.refresh()  # for the next decision; this one takes the last answer
-            view = await self.pool.renewed_view(await self.pool.view())
-        except EngineUnknown as error:
-            self.log.warning("The form has no counts: %s", error)
-            # Nothing starts without the engine, with a GPU or without.
-            away = ProfileState(disabled=messages.engine_down())
-            states = {p.slug: away for p in allowed}
+            return render(offers, **known, folders=folders, template_vars=self._template_vars())
+        except Exception:  # whatever an admin's template may raise
+            self.log.exception("The form is gpuspawner's own, since %s failed", TEMPLATE)
+            return render(offers, **known)
+
+    async def live_form(self) -> dict[str, Any]:
+        """How the profiles stand, for a form that is open; one look serves all that are.
+
+        Raises:
+            ConfigError: a callable's profiles can't be used.
+        """
+        settings, pool = self.user.settings, self.pool
+        if not self.profiles.profiles:
+            await self.load_profiles()  # the hub was restarted under the open page
+        if _GLANCE not in settings:
+            settings[_GLANCE] = Glance(lambda: _seen(pool))
+        try:
+            offers = self._offers(await settings[_GLANCE].latest())
         except GPUSpawnerError as error:
-            self.log.warning("The form has no counts: %s", error)
-            unknown = ProfileState(disabled=messages.cards_unknown(cpu_available=True))
-            states = {p.slug: unknown for p in allowed if p.needs_gpu}
-        else:
-            scene = self.pool.scene(view)
-            states = {p.slug: state_of(self.demand(p), scene) for p in allowed}
-            if view.inventory.source == "simulated":
-                notice = f"{notice} {SIMULATED}".strip()
-        return render(
-            allowed,
-            states,
-            last=self.last_options,
-            images=self._get_allowed_images(),
-            image=str(self.image),
-            notice=notice,
+            offers = self._offers_unseen(error)
+        return offers.as_json((self.last_options or {}).get("profile"))
+
+    @property
+    def _allowed(self) -> tuple[Profile, ...]:
+        return self.profiles.allowed(self.user.name, self.group_names)
+
+    def _offers(self, seen: tuple[Scene, bool]) -> Offers:
+        scene, simulated = seen
+        allowed = self._allowed
+        states = {p.slug: state_of(self.demand(p), scene) for p in allowed}
+        others = (
+            () if self.hide_forbidden_profiles else shown_to_others(self.profiles.profiles, allowed)
         )
+        return Offers(allowed, others, states, simulated)
+
+    def _offers_unseen(self, error: GPUSpawnerError) -> Offers:
+        """What there is while the engine or the driver can't be asked: unknown is busy."""
+        # Nothing starts without the engine, with a GPU or without.
+        away = isinstance(error, EngineUnknown)
+        why = messages.engine_down() if away else messages.cards_unknown(cpu_available=True)
+        allowed = self._allowed
+        shut = ProfileState(disabled=why)
+        return Offers(allowed, states={p.slug: shut for p in allowed if away or p.needs_gpu})
+
+    @property
+    def _live_url(self) -> str:
+        """Where an open form asks; the page may lie under any prefix."""
+        parts = [LIVE_PATH, self.user.escaped_name, *([quote(self.name)] if self.name else [])]
+        return str(url_path_join(self.hub.base_url, *parts))
+
+    def _template_vars(self) -> dict[str, Any]:
+        """``c.JupyterHub.template_vars`` as the hub's pages have them."""
+        found = dict(self.user.settings.get("template_vars") or {})
+        viewer = getattr(self.handler, "current_user", None)
+        return {key: value(viewer) if callable(value) else value for key, value in found.items()}
+
+
+async def _seen(pool: GPUPool) -> tuple[Scene, bool]:
+    """The cards as they stand, and whether they are simulated.
+
+    Raises:
+        EngineUnknown, ProbeError: one of them can't be asked.
+    """
+    await pool.engine.connect()
+    pool.start_cleaner()
+    view = await pool.renewed_view(await pool.view())
+    return pool.scene(view), view.inventory.source == "simulated"

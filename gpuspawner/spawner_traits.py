@@ -269,6 +269,19 @@ class SpawnerTraits(DockerSpawner):
         """,
     ).tag(config=True)
 
+    hide_forbidden_profiles = Bool(
+        False,
+        help="""
+        Leave profiles of groups that a user is not in off their form. Default: False, they are
+        shown as "Open to other groups only", so that a student sees what to ask for. Profiles that
+        name users only are never shown to others.
+
+        Example::
+
+            c.GPUSpawner.hide_forbidden_profiles = True
+        """,
+    ).tag(config=True)
+
     # The hub's own trait takes a dict only: on JupyterHub 5 a REST body of "[1]" is then a fault of
     # the hub (500, counted as a failure) where it should be the sender's (400).
     user_options = AnyTrait({})
