@@ -9,14 +9,16 @@ from fractions import Fraction
 from . import names
 from .attempts import Attempts
 from .claims import ENDED_STATES, Claim, Row, loads, share_of
-from .devices import Device, Inventory
+from .devices import Device, Inventory, Slice
 from .health import Condition, by_word
 from .limits import Held
 from .request import Card
 from .states import CardState, State
 
 #: Why a card in MIG mode is not offered whole.
-SLICED = "MIG mode is on, so the card can't be given out whole; slices are not in this version"
+SLICED = "MIG mode is on, so the card is given out in slices, never whole"
+#: Why slices of a card that is not well are not offered.
+_OF_CARD = (CardState.UNKNOWN, CardState.GONE, CardState.ILL)
 
 
 def see_cards(
@@ -37,10 +39,24 @@ def see_cards(
     """
     listed = [c for c in claims if not (c.whose == "mine" and c.lease in attempts)]
     found = conditions or {}
-    return tuple(
-        _card(d, inventory, listed, attempts, hub_id, found.get(d.uuid, by_word(d)))
-        for d in (*inventory.devices, *gone)
-    )
+    cards: list[Card] = []
+    for device in (*inventory.devices, *gone):
+        condition = found.get(device.uuid, by_word(device))
+        cards.append(_card(device, inventory, listed, attempts, hub_id, condition))
+        cards += [
+            _slice(
+                one, device, inventory, listed, attempts, hub_id, of_slice(one, condition, found)
+            )
+            for one in device.slices
+        ]
+    return tuple(cards)
+
+
+def of_slice(one: Slice, parent: Condition, conditions: Mapping[str, Condition]) -> Condition:
+    """How a slice stands: as its card does, where that is ill or gone; else by itself."""
+    if parent.state in _OF_CARD or parent.fault in _OF_CARD:
+        return parent
+    return conditions.get(one.uuid, parent)
 
 
 def _card(
@@ -52,11 +68,6 @@ def _card(
     condition: Condition,
 ) -> Card:
     near = loads(claims, inventory, device.uuid) if device.uuid else []
-    load = sum((c.size for c in near), Fraction(0))
-    if any(c.bars_exclusive for c in near):
-        load = max(load, Fraction(1))
-    if device.uuid:
-        load += attempts.taking(inventory.neighbours(device.uuid) | {device.uuid})
     unavailable, settling = condition.why, condition.state is CardState.SETTLING
     if device.mig and (settling or not unavailable):
         unavailable, settling = SLICED, False
@@ -65,14 +76,54 @@ def _card(
         index=device.index,
         model=device.model,
         memory_mib=device.memory_mib,
-        load=load,
+        load=_load(device.uuid, near, inventory, attempts),
         unavailable=unavailable,
         settling=settling,
-        foreign=bool(condition.strangers) or any(c.whose == "outsider" for c in near),
+        foreign=_foreign(condition, near),
         order=_order(hub_id, device.uuid),
         display=device.display,
         screen_mib=_screen_mib(device, taken=bool(near)),
+        numa_node=device.numa_node,
+        sliced=bool(device.mig),
     )
+
+
+def _slice(
+    one: Slice,
+    device: Device,
+    inventory: Inventory,
+    claims: list[Claim],
+    attempts: Attempts,
+    hub_id: str,
+    condition: Condition,
+) -> Card:
+    # Also of a card that is gone: its slices are not in the inventory any more.
+    near = [c for c in claims if c.devices & {one.uuid, device.uuid}]
+    return Card(
+        uuid=one.uuid,
+        index=device.index,
+        model=device.model,
+        memory_mib=one.memory_mib,
+        load=_load(one.uuid, near, inventory, attempts),
+        unavailable=condition.why,
+        settling=condition.state is CardState.SETTLING,
+        foreign=_foreign(condition, near),
+        order=_order(hub_id, one.uuid),
+        mig_profile=one.profile,
+        parent=device.uuid,
+        numa_node=device.numa_node,
+    )
+
+
+def _load(uuid: str, near: list[Claim], inventory: Inventory, attempts: Attempts) -> Fraction:
+    load = sum((c.size for c in near), Fraction(0))
+    if any(c.bars_exclusive for c in near):
+        load = max(load, Fraction(1))
+    return load + attempts.taking(inventory.neighbours(uuid) | {uuid}) if uuid else load
+
+
+def _foreign(condition: Condition, near: list[Claim]) -> bool:
+    return bool(condition.strangers) or any(c.whose == "outsider" for c in near)
 
 
 def _screen_mib(device: Device, *, taken: bool) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
+from .bookings import parse_bookings, parse_reserved
 from .checks import shown
 from .collisions import collisions
 from .config_sections import BadConfigError, Sections, Setting, settings, spawner_of_nobody
@@ -169,13 +170,21 @@ def _in_short(error: TraitError) -> str:
     return re.sub(r"^The '\w+' trait of an? \w+ instance", "it", str(error))
 
 
+#: What reads the settings of the pool whose types don't tell all.
+_READERS: dict[str, Callable[[Any], object]] = {
+    "inventory": source_from_config,
+    "reserved_for": parse_reserved,
+    "bookings": parse_bookings,
+}
+
+
 def check_pool(c: Config) -> None:
     """Check the settings of ``c.GPUPool``."""
     for setting in settings(c, "GPUPool"):
         _check_type(setting, PoolTraits, lambda config: PoolTraits(config=config))
-        if setting.key == "inventory":
+        if setting.key in _READERS:
             try:
-                source_from_config(setting.plain)
+                _READERS[setting.key](setting.plain)
             except ConfigError as error:
                 raise BadConfigError(f"c.{error}") from error
 

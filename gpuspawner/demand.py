@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
+from .keeping import NOTHING_KEPT, Picked, keep_cards
 from .limits import Held, Limit, OverLimit, check_limits
-from .placement import Policies, place_first
+from .placement import Policies, closed, place_first
 from .request import Card, Placement, Request, Shortage, has_room, suits
 from .topology import Topology
 
@@ -45,6 +46,7 @@ class Scene:
         cards: of the machine; what is kept for whom is not applied yet.
         held: what servers of this hub hold.
         now: with a time zone.
+        picked: which cards are kept for groups, always or at some hours.
     """
 
     cards: tuple[Card, ...]
@@ -52,6 +54,7 @@ class Scene:
     policies: Policies
     held: tuple[Held, ...]
     now: datetime
+    picked: Picked = NOTHING_KEPT
 
 
 Decision = Placement | Shortage | OverLimit
@@ -75,15 +78,26 @@ def decide(demand: Demand, scene: Scene) -> Decision:
     return place_first(within, cards, scene.topology, scene.policies)
 
 
-def cards_for(_demand: Demand, scene: Scene) -> tuple[Card, ...]:
-    """The cards as this user sees them: what is kept for others is marked so."""
-    return scene.cards
+def cards_for(demand: Demand, scene: Scene) -> tuple[Card, ...]:
+    """The cards as this user sees them: what is kept for others, and what for them, is marked."""
+    return keep_cards(
+        scene.cards,
+        scene.picked,
+        groups=demand.groups,
+        max_seconds=demand.max_seconds,
+        now=scene.now,
+    )
 
 
 def outlook(demand: Demand, scene: Scene) -> tuple[int, int]:
-    """For a form: how many cards suit any of the requests, and how many of those have room."""
-    cards = cards_for(demand, scene)
-    suitable = [(c, [r for r in demand.requests if suits(c, r)]) for c in cards]
-    suitable = [(c, requests) for c, requests in suitable if requests]
-    free = sum(1 for c, requests in suitable if any(has_room(c, r) for r in requests))
-    return len(suitable), free
+    """For a form: how many cards suit any of the requests, and how many of those have room.
+
+    Cards that the user never gets count as if they were not there.
+    """
+    suitable = free = 0
+    for card in cards_for(demand, scene):
+        requests = [r for r in demand.requests if suits(card, r)]
+        if requests and not closed(card):
+            suitable += 1
+            free += any(has_room(card, r) for r in requests)
+    return suitable, free

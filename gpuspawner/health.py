@@ -109,7 +109,7 @@ class Health:
         begun: of the last look.
         inventory: of the last look, with what was known before: see :func:`recalled`.
         gone: cards that were seen before and are not named any more.
-        conditions: by UUID.
+        conditions: by UUID of card or slice.
         holders: by UUID, ids of the containers that were seen to hold the card, for as long as
             they do or have a process on it.
     """
@@ -196,21 +196,21 @@ def observe(
         d.uuid: replace(health.of(d.uuid), state=CardState.GONE, why=GONE) for d in gone
     }
     holders: dict[str, frozenset[str]] = {}
-    for device in look.inventory.devices:
-        if not device.uuid:
-            continue
-        units = {device.uuid} | look.inventory.neighbours(device.uuid)
-        earlier = health.holders.get(device.uuid, frozenset()).union(
-            *((lately or {}).get(unit, ()) for unit in units)
+    units: list[tuple[Device | Slice, Device]] = [(d, d) for d in look.inventory.devices if d.uuid]
+    units += [(s, d) for _, d in units for s in d.slices]
+    for unit, device in units:
+        near = {unit.uuid} | look.inventory.neighbours(unit.uuid)
+        earlier = health.holders.get(unit.uuid, frozenset()).union(
+            *((lately or {}).get(uuid, ()) for uuid in near)
         )
-        finding = _examine(device, look, earlier, limits)
-        conditions[device.uuid] = _step(health.of(device.uuid), finding, limits.clean_probes)
-        at_work = {p.container_id for p in _processes(device)}
-        holders[device.uuid] = frozenset(
+        finding = _examine(unit, device, look, earlier, limits)
+        conditions[unit.uuid] = _step(health.of(unit.uuid), finding, limits.clean_probes)
+        at_work = {p.container_id for p in _processes(unit)}
+        holders[unit.uuid] = frozenset(
             {
                 c.row.id
                 for seen in (look.before, look.after)
-                for c in _near(device.uuid, look, seen)
+                for c in _near(unit.uuid, look, seen)
                 if alive(c)
             }
             | {i for i in earlier if i in at_work}
@@ -236,15 +236,22 @@ def _step(before: Condition, finding: _Finding, clean_probes: int) -> Condition:
     return WELL
 
 
-def _examine(device: Device, look: Look, earlier: frozenset[str], limits: Limits) -> _Finding:
+def _examine(
+    unit: Device | Slice, device: Device, look: Look, earlier: frozenset[str], limits: Limits
+) -> _Finding:
+    """What is found on a card, with all its slices; or on one slice of it.
+
+    A sibling's strangers are none of a slice's business. What the driver tells of the card alone,
+    not of which slice, is everybody's.
+    """
     if device.ill:
         return _Finding(CardState.ILL, device.ill)
     strangers: list[str] = []
     leaving: list[str] = []
-    for unit in _units(device):
-        for process in unit.processes:
+    for part in _units(device) if unit is device else (unit, device):
+        for process in part.processes:
             if process.kind == "compute":
-                kind, words = _whose(process, unit.uuid, look, earlier)
+                kind, words = _whose(process, part.uuid, look, earlier)
                 {"stranger": strangers, "leaving": leaving, "right": []}[kind].append(words)
     if strangers:
         return _Finding(CardState.DIRTY, "; ".join(strangers), tuple(strangers))
@@ -304,13 +311,13 @@ def unexplained_mib(device: Device) -> int | None:
     return max(0, device.used_mib - sum(told))
 
 
-def _processes(device: Device) -> Iterable[Process]:
-    """Every process on a card or in its slices, once."""
-    return {p.pid: p for unit in _units(device) for p in unit.processes}.values()
+def _processes(unit: Device | Slice) -> Iterable[Process]:
+    """Every process on a card or in its slices, once; or in one slice."""
+    return {p.pid: p for part in _units(unit) for p in part.processes}.values()
 
 
-def _units(device: Device) -> list[Device | Slice]:
-    return [device, *device.slices]
+def _units(unit: Device | Slice) -> list[Device | Slice]:
+    return [unit, *unit.slices] if isinstance(unit, Device) else [unit]
 
 
 def _near(unit: str, look: Look, seen: Seen) -> list[Claim]:

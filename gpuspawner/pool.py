@@ -12,12 +12,12 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Collection, Iterable, Mapping
-from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
 from . import messages
 from .attempts import Attempt
+from .bookings import parse_bookings, parse_reserved
 from .cards import holdings, see_cards
 from .claims import Claims, Row, Survey, Times, read_claims
 from .demand import Demand, Scene, cards_for, decide
@@ -27,7 +27,9 @@ from .errors import EngineUnknown, GPUSpawnerError, ProbeError
 from .health import Limits, Look
 from .inside_watch import InsideWatch
 from .inventory import source_from_config
+from .keeping import Picked, pick
 from .limits import Held, OverLimit, check_limits
+from .local_time import local_now
 from .placement import Policies
 from .pool_leftovers import PoolLeftovers
 from .prober import Prober
@@ -69,6 +71,7 @@ class GPUPool(PoolLeftovers):
         self.noted: set[str] = set()
         source = source_from_config(self.inventory)
         self.log.info("The list of GPUs comes from %s", source.description)
+        self._keeps = (*parse_reserved(self.reserved_for), *parse_bookings(self.bookings))
         self._departures = Departures()
         self.prober = Prober(
             source,
@@ -156,13 +159,28 @@ class GPUPool(PoolLeftovers):
     def scene(self, view: View) -> Scene:
         """All that a decision is made from, as it stands in that view."""
         rows = view.survey.listing.rows
+        cards = self.cards(view)
         return Scene(
-            cards=self.cards(view),
+            cards=cards,
             topology=topology_of(view.inventory),
             policies=Policies(self.policy, self.share_policy),
             held=self._holdings(rows),
-            now=datetime.now().astimezone(),
+            now=local_now(),
+            picked=self._picked(cards),
         )
+
+    def _picked(self, cards: Collection[Card]) -> Picked:
+        """What is kept for groups; a name in the configuration that no card has is told once."""
+        picked = pick(self._keeps, tuple(cards))
+        for pattern in picked.unknown:
+            if pattern not in self.noted:
+                self.noted.add(pattern)
+                self.log.warning(
+                    "GPUPool.reserved_for or GPUPool.bookings keeps %r, but no GPU has that UUID "
+                    "or model; 'gpuspawner devices' shows what there is",
+                    pattern,
+                )
+        return picked
 
     def _holdings(self, rows: Iterable[Row]) -> tuple[Held, ...]:
         return holdings(rows, self.hub_id, self.attempts, self._releases, self.owners())

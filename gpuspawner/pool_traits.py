@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traitlets import Any as AnyTrait
-from traitlets import Bool, CaselessStrEnum, Float, Integer, List, Unicode
+from traitlets import Bool, CaselessStrEnum, Dict, Float, Integer, List, Unicode
 from traitlets.config import LoggingConfigurable
 
 from .policies import DEFAULT_POLICY, DEFAULT_SHARE_POLICY, POLICIES
@@ -81,6 +81,41 @@ class PoolTraits(LoggingConfigurable):
         Example::
 
             c.GPUPool.share_policy = "pack"
+        """,
+    ).tag(config=True)
+
+    reserved_for = Dict(
+        help="""
+        GPUs that only members of a group get: by group, a list of UUIDs and models (with ``*`` for
+        any letters), or how many, which then are those with the highest index in service. A GPU may
+        be reserved for several groups. Members get these first, then others. Default: none.
+
+        Example::
+
+            c.GPUPool.reserved_for = {"research": ["*H100*"], "theses": 2}
+        """,
+    ).tag(config=True)
+
+    bookings = List(
+        AnyTrait(),
+        help="""
+        GPUs that are kept for a group at some hours of the week, such as for a class: ``group`` (or
+        ``groups``), ``cards`` as in ``reserved_for``, ``days``, ``from`` and ``to``, and
+        ``timezone`` if it is not the hub's own. Ten minutes before it begins they must be free, so
+        others get them only for profiles whose ``max_hours`` end by then. Default: none.
+
+        Example::
+
+            c.GPUPool.bookings = [
+                {
+                    "group": "ml-class",
+                    "cards": 4,
+                    "days": ["mon", "wed"],
+                    "from": "10:00",
+                    "to": "12:00",
+                    "timezone": "Europe/Berlin",
+                }
+            ]
         """,
     ).tag(config=True)
 

@@ -9,7 +9,8 @@ from gpuspawner.attempts import Attempt, Attempts
 from gpuspawner.cards import SLICED, holdings, see_cards
 from gpuspawner.claims import Claim, Claims, Survey, read_claims
 from gpuspawner.devices import Device, Inventory
-from gpuspawner.states import State
+from gpuspawner.health import WELL, Condition
+from gpuspawner.states import CardState, State
 
 HALF = Fraction(1, 2)
 
@@ -49,12 +50,70 @@ def test_another_hubs_container_with_the_same_lease_is_not_hidden() -> None:
     assert loads(claims, in_flight(attempt("L", "GPU-1")), cards(2)) == {"GPU-0": 1, "GPU-1": 1}
 
 
+def test_slices_are_devices_and_their_card_is_never_offered() -> None:
+    card, first, second, whole = see_cards(sliced(), [], Attempts(), HUB)
+    assert card.sliced
+    assert card.unavailable == SLICED
+    assert (whole.sliced, whole.unavailable, whole.mig_profile) == (False, "", "")
+    for one, uuid in ((first, "MIG-a"), (second, "MIG-b")):
+        assert (one.uuid, one.index, one.parent) == (uuid, 0, "GPU-0")
+        assert (one.mig_profile, one.memory_mib, one.unavailable) == ("1g.10gb", 9856, "")
+
+
 def test_slices_and_parent_weigh_on_each_other_in_claims_and_reservations() -> None:
-    (parent, whole) = see_cards(sliced(), [claim("a", ["MIG-a"])], Attempts(), HUB)
-    assert [parent.load, whole.load] == [1, 0]
-    assert parent.unavailable == SLICED
-    (parent, _) = see_cards(sliced(), [], in_flight(attempt("L", "MIG-b")), HUB)
-    assert parent.load == 1
+    def seen(*devices: str) -> dict[str, Fraction]:
+        claimed = loads([claim("a", devices)], Attempts(), sliced())
+        assert loads([], in_flight(attempt("L", *devices)), sliced()) == claimed
+        return claimed
+
+    assert seen("MIG-a") == {"GPU-0": 1, "MIG-a": 1, "MIG-b": 0, "GPU-1": 0}
+    assert seen("GPU-0") == {"GPU-0": 1, "MIG-a": 1, "MIG-b": 1, "GPU-1": 0}
+    assert seen("MIG-a", "MIG-b") == {
+        "GPU-0": 1,
+        "MIG-a": 1,
+        "MIG-b": 1,
+        "GPU-1": 0,
+    }
+
+
+def test_a_slice_stands_as_its_card_does_or_by_itself() -> None:
+    inventory = sliced()
+
+    def states(**conditions: Condition) -> dict[str, tuple[bool, bool]]:
+        named = {uuid.replace("_", "-"): c for uuid, c in conditions.items()}
+        seen = see_cards(inventory, [], Attempts(), HUB, conditions=named)
+        return {c.uuid: (bool(c.unavailable), c.settling) for c in seen if c.parent}
+
+    ill = Condition(CardState.ILL, "recovery action", 3, CardState.ILL)
+    dirty = Condition(CardState.DIRTY, "a stranger", 3, CardState.DIRTY)
+    back = Condition(CardState.SETTLING, "it was ill", 2, CardState.ILL)
+    leaving = Condition(CardState.SETTLING, "its last holder is leaving")
+    well = (False, False)
+    assert states(GPU_0=ill, MIG_a=WELL, MIG_b=WELL) == dict.fromkeys(
+        ("MIG-a", "MIG-b"), (True, False)
+    )
+    assert states(GPU_0=back, MIG_a=WELL, MIG_b=WELL) == dict.fromkeys(
+        ("MIG-a", "MIG-b"), (True, True)
+    )
+    assert states(GPU_0=dirty, MIG_a=dirty, MIG_b=WELL) == {"MIG-a": (True, False), "MIG-b": well}
+    assert states(GPU_0=leaving, MIG_a=leaving, MIG_b=WELL) == {
+        "MIG-a": (True, True),
+        "MIG-b": well,
+    }
+    assert states(GPU_0=dirty)["MIG-b"] == (True, False), "not looked at by itself"
+
+
+def test_slices_of_a_card_that_is_gone_are_counted_and_not_offered() -> None:
+    first, whole = sliced().devices
+    holder = claim("a", ["MIG-a"], state="running")
+    gone = Condition(CardState.GONE, "not named")
+    seen = see_cards(
+        Inventory((whole,)), [holder], Attempts(), HUB, gone=[first], conditions={"GPU-0": gone}
+    )
+    assert {c.uuid: (c.load, c.unavailable) for c in seen if c.parent} == {
+        "MIG-a": (Fraction(1), "not named"),
+        "MIG-b": (Fraction(0), "not named"),
+    }
 
 
 def test_an_mps_daemon_leaves_no_room_for_a_whole_holder() -> None:

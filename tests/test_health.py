@@ -292,7 +292,8 @@ def test_in_a_slice_only_its_holder_and_the_whole_cards_are_right() -> None:
     busy = worked_on("MIG-a", at_work("c1"))
     assert Story().look(busy, ours("MIG-a", id="c1", state="running")) == {}
     assert Story().look(busy, ours("GPU-0", id="c1", state="running")) == {}
-    assert Story().look(busy, ours("MIG-b", id="c1", state="running")) == {"GPU-0": "dirty"}
+    strange = Story().look(busy, ours("MIG-b", id="c1", state="running"))
+    assert strange == {"GPU-0": "dirty", "MIG-a": "dirty"}, "and its sibling is well"
 
 
 def test_a_slice_that_is_gone_still_ties_its_holder_to_the_card() -> None:
