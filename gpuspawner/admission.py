@@ -13,7 +13,7 @@ from typing import Any
 from docker.errors import APIError
 from jupyterhub import orm
 
-from . import faults, limit_words, messages, names, replies
+from . import faults, limit_words, messages, names, replies, shortage_words
 from .connection import NO_ANSWER
 from .demand import Demand
 from .doors import options_were_sent
@@ -181,7 +181,7 @@ class Admission(SpawnerBase):
         cpu = any(not p.needs_gpu for p in self.profiles.allowed(self.user.name, self.group_names))
         if isinstance(error, NoRoom):
             return GPURefusal(
-                messages.none_free(error.shortage, cpu_available=cpu),
+                shortage_words.none_free(error.shortage, cpu_available=cpu),
                 reason=names.REASON_NO_FREE_GPU,
                 status=503,
                 admin_message=admin_shortage(error.shortage, error.cards),

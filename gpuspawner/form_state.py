@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import limit_words, messages
+from . import limit_words, messages, shortage_words
 from .demand import Demand, Scene, cards_for, decide, outlook
 from .gives import gives, places
 from .limits import OverLimit
@@ -107,7 +107,7 @@ def state_of(demand: Demand, scene: Scene) -> ProfileState:
     return ProfileState(
         free=free,
         total=total,
-        disabled=messages.disabled(found) if isinstance(found, Shortage) else over,
+        disabled=shortage_words.disabled(found) if isinstance(found, Shortage) else over,
         gives=gives(asked, cards),
         unit=unit,
     )

@@ -197,12 +197,14 @@ def _stand(
         return None, True
     if running:
         until = max(end for k in running if (end := _until(k, now, now_utc)))
-        return Kept(_words(running), None if never else until, always=never), False
+        local = until.astimezone(now.tzinfo)
+        return Kept(_words(running), None if never else local, always=never), False
     if shut_out:
         return Kept(_words(reserved), always=never), False
     ahead = [begin for begin, _ in spans if begin > now_utc]
     if ahead and ahead[0] - now_utc < longest:
-        return Kept(_words(others), begins=ahead[0], always=never), False
+        begins = ahead[0].astimezone(now.tzinfo)
+        return Kept(_words(others), begins=begins, always=never), False
     return None, bool(reserved)
 
 

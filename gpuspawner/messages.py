@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from .request import Request, Shortage
-
 ECHO_CHARS = 60
 _NAME_CHARS = 40
 NAME_WORDS = 4
 
-_SAFE = "Your files are safe."
+#: Ends many of them.
+SAFE = "Your files are safe."
 
 
 def echo(value: object) -> str:
@@ -53,100 +52,7 @@ def gpus(count: Fraction | int) -> str:
     return f"{amount(count)} GPU" if count <= 1 else f"{amount(count)} GPUs"
 
 
-# -- shortage ---------------------------------------------------------------------------------
-
-
-#: Whose need it is: said to somebody who pressed Start, and beside a profile on the form.
-_YOU = "you asked for"
-_THIS = "this needs"
-
-
-def none_free(shortage: Shortage, *, cpu_available: bool) -> str:
-    """Why there is no card now, and what the user can do.
-
-    Args:
-        shortage: the answer of :func:`~gpuspawner.placement.place`.
-        cpu_available: the user may start a profile without a GPU.
-    """
-    if shortage.never or shortage.total == 0:
-        return f"{_never(shortage, _YOU)} {_other_advice(cpu_available)}"
-    advice = (
-        "You can start without a GPU, or try again in a few minutes."
-        if cpu_available
-        else "Please try again in a few minutes."
-    )
-    return f"{_busy(shortage, _YOU)} {advice} {_SAFE}"
-
-
-def disabled(shortage: Shortage) -> str:
-    """Why a profile can't be chosen on the form, in a few words."""
-    never = shortage.never or shortage.total == 0
-    return _never(shortage, _THIS) if never else _busy(shortage, _THIS)
-
-
-def _kind(request: Request, need: str) -> str:
-    """What else than a number was asked for, to follow "GPU": `` with 40 GB``, or empty."""
-    if request.models:
-        return f" of the kind {need}"
-    return f" with {gigabytes(request.min_memory_mib)}" if request.min_memory_mib else ""
-
-
-def _never(shortage: Shortage, need: str) -> str:
-    request = shortage.request
-    if shortage.total == 0:
-        return "This machine has no GPU that can be used just now."
-    kind = _kind(request, need)
-    if shortage.suitable == 0:
-        return f"This machine has no GPU{kind}."
-    return f"This machine has only {gpus(shortage.suitable)}{kind}, {need} {request.count}."
-
-
-def _busy(shortage: Shortage, need: str) -> str:
-    request = shortage.request
-    kind = _kind(request, need)
-    free = shortage.free_suitable
-    if free:
-        are = "is" if free == 1 else "are"
-        return f"{gpus(free)}{kind} {are} free, {need} {request.count}."
-    if shortage.free:
-        return f"{gpus(shortage.free)} {_none_of(shortage.free)}{kind}."
-    out, soon = shortage.unavailable, shortage.settling
-    in_use = shortage.suitable - out - soon
-    parts = [
-        (in_use, "in use just now", ""),
-        (out, "out of service", " just now, and the admins can see why"),
-        (soon, "being made ready", " and free in a moment"),
-    ]
-    told = [part for part in parts if part[0]]
-    if len(told) == 1:
-        _, state, more = told[0]
-        return f"{_all(shortage.suitable, kind)} {state}{more}."
-    (first, state, _), *others = told
-    rest = "".join(f", {count} {_are(count)} {what}" for count, what, _ in others)
-    return f"{gpus(first)}{kind} {_are(first)} {state}{rest}."
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
-
-
-def _none_of(count: int) -> str:
-    return "is free, but not one" if count == 1 else "are free, none of them"
-
-
-def _all(count: int, kind: str) -> str:
-    if count == 1:
-        return f"The only GPU{kind} is"
-    return f"Both GPUs{kind} are" if count == 2 else f"All {count} GPUs{kind} are"
-
-
-def _other_advice(cpu_available: bool) -> str:
-    if cpu_available:
-        return "Please choose another profile, or start without a GPU."
-    return "Please choose another profile, or ask the hub's admins."
-
-
-# -- other refusals ----------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------
 
 
 def all_disabled() -> str:
@@ -228,7 +134,7 @@ def start_failed() -> str:
 
 def still_stopping() -> str:
     """A former server of the same name has not ended yet."""
-    return f"Your former server is still being stopped. Please try again in a minute. {_SAFE}"
+    return f"Your former server is still being stopped. Please try again in a minute. {SAFE}"
 
 
 def gpu_not_given() -> str:

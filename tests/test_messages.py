@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from datetime import datetime, timezone
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.demands import over
-from gpuspawner import limit_words, messages, replies
-from gpuspawner.placement import place
-from gpuspawner.request import Card, Placement, Request, Shortage, suits
+from gpuspawner import limit_words, messages, replies, shortage_words
+from gpuspawner.placement import place, place_first
+from gpuspawner.request import Card, Kept, Placement, Request, Shortage, suits
 from gpuspawner.shortage_report import admin_shortage
+
+HALF = Fraction(1, 2)
 
 #: Never on a student's screen: our own words, the engine's, device ids.
 FORBIDDEN = re.compile(
@@ -44,19 +49,26 @@ def shortage(
     settling: int = 0,
     gib: int = 0,
     models: tuple[str, ...] = (),
+    share: Fraction = Fraction(1),
+    mig: str = "",
+    **more: Any,
 ) -> Shortage:
     suitable = total if suitable is None else suitable
     return Shortage(
-        request=Request(count, min_memory_mib=gib * 1024, models=models),
+        request=Request(count, share, gib * 1024, models, mig, more.pop("linked", "")),
         total=total,
         suitable=suitable,
         free=free,
         free_suitable=free_suitable,
-        held=suitable - unavailable - settling - free_suitable,
+        held=suitable - unavailable - settling - free_suitable - more.get("kept", 0),
         foreign=0,
         unavailable=unavailable,
         settling=settling,
+        **more,
     )
+
+
+TUESDAY = datetime(2030, 1, 1, 12, 0, tzinfo=timezone.utc)
 
 
 NONE_FREE = [
@@ -99,6 +111,75 @@ NONE_FREE = [
         shortage(2, suitable=4, free=3, free_suitable=1, gib=40),
         "1 GPU with 40 GB is free, you asked for 2.",
     ),
+    (shortage(share=HALF, total=4), "No GPU has room for half a GPU just now."),
+    (
+        shortage(2, share=HALF, total=4, free=1, free_suitable=1),
+        "1 GPU has room for half a GPU, you asked for 2.",
+    ),
+    (
+        shortage(share=Fraction(1, 5), total=4, suitable=2, free=2, gib=8),
+        "2 GPUs have room for 1/5 of a GPU, none of them with 8 GB.",
+    ),
+    (
+        shortage(share=Fraction(1, 4), total=4, unavailable=1),
+        "No GPU has room for a quarter of a GPU just now, 1 is out of service.",
+    ),
+    (
+        shortage(share=HALF, total=2, settling=2),
+        "Both GPUs are being made ready and free in a moment.",
+    ),
+    (shortage(mig="1g.10gb", total=7), "All 7 GPU slices are in use just now."),
+    (
+        shortage(mig="1g.10gb", total=7, suitable=2),
+        "Both GPU slices of the kind you asked for are in use just now.",
+    ),
+    (
+        shortage(2, mig="1g.10gb", total=4, suitable=2, free=3, free_suitable=1),
+        "1 GPU slice of the kind you asked for is free, you asked for 2.",
+    ),
+    (
+        shortage(2, total=4, free=2, free_suitable=2, linked="require", unlinked=True),
+        "2 GPUs are free, but they are not linked.",
+    ),
+    (
+        shortage(2, total=4, free=3, free_suitable=3, linked="require", unlinked=True, gib=40),
+        "3 GPUs with 40 GB are free, but no 2 of them are linked.",
+    ),
+    (shortage(total=3, kept=1), "2 GPUs are in use just now, 1 is kept for other groups just now."),
+    (
+        shortage(3, total=4, free=1, free_suitable=1, kept=2),
+        "1 GPU is free and 2 are kept for other groups just now, you asked for 3.",
+    ),
+    (
+        shortage(total=4, free=1, suitable=2, kept=1, gib=40),
+        "1 GPU with 40 GB is in use just now, 1 is kept for other groups just now.",
+    ),
+    (
+        shortage(total=5, kept=1, unavailable=1, settling=1, kept_until=TUESDAY),
+        "2 GPUs are in use just now, 1 is kept for other groups, 2 are out of service.",
+    ),
+    (
+        shortage(total=3, kept=1, kept_until=TUESDAY),
+        "2 GPUs are in use just now, 1 is kept for other groups until 12:00.",
+    ),
+]
+#: Those where something else can be done than waiting a few minutes.
+LATER = [
+    (
+        shortage(total=2, kept=2, kept_until=TUESDAY),
+        "Both GPUs are kept for other groups until 12:00.",
+        "try again after 12:00",
+    ),
+    (
+        shortage(total=2, kept=2, kept_from=TUESDAY),
+        "Both GPUs are kept for other groups from 12:00 on Tuesday.",
+        "choose a profile that ends before then",
+    ),
+    (
+        shortage(total=3, kept=1, kept_from=TUESDAY),
+        "2 GPUs are in use just now, 1 is kept for other groups from 12:00 on Tuesday.",
+        "choose a profile that ends before then",
+    ),
 ]
 NEVER = [
     (shortage(total=0), "This machine has no GPU that can be used just now."),
@@ -113,40 +194,76 @@ NEVER = [
         shortage(2, suitable=1, gib=40),
         "This machine has only 1 GPU with 40 GB, you asked for 2.",
     ),
+    (shortage(total=0, mig="1g.10gb"), "This machine has no GPU slices."),
+    (
+        shortage(total=4, suitable=0, mig="3g.40gb"),
+        "This machine has no GPU slice of the kind you asked for.",
+    ),
+    (shortage(total=2, suitable=0, closed=2), "Both GPUs are kept for other groups."),
+    (
+        shortage(total=4, suitable=0, closed=1, gib=80),
+        "The only GPU with 80 GB is kept for other groups.",
+    ),
+    (shortage(2, total=4, suitable=1, closed=3), "You may use only 1 GPU, you asked for 2."),
+    (
+        shortage(2, total=4, linked="require", unlinked=True, never_linked=True),
+        "This machine has no 2 GPUs that are linked.",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("given_shortage", "words"), NONE_FREE)
 def test_none_free(given_shortage: Shortage, words: str) -> None:
-    text = messages.none_free(given_shortage, cpu_available=True)
+    text = shortage_words.none_free(given_shortage, cpu_available=True)
     assert text == (
         f"{words} You can start without a GPU, or try again in a few minutes. Your files are safe."
     )
-    assert messages.none_free(given_shortage, cpu_available=False) == (
+    assert shortage_words.none_free(given_shortage, cpu_available=False) == (
         f"{words} Please try again in a few minutes. Your files are safe."
     )
-    assert messages.disabled(given_shortage) == words.replace("you asked for", "this needs")
+    assert shortage_words.disabled(given_shortage) == words.replace("you asked for", "this needs")
+
+
+@pytest.mark.parametrize(("given_shortage", "words", "advice"), LATER)
+def test_what_is_kept_for_others_may_be_had_at_another_time(
+    given_shortage: Shortage, words: str, advice: str
+) -> None:
+    for cpu, begins in ((True, "You can start without a GPU, or"), (False, "Please")):
+        text = shortage_words.none_free(given_shortage, cpu_available=cpu)
+        assert text == f"{words} {begins} {advice}. Your files are safe."
+    assert shortage_words.disabled(given_shortage) == words
 
 
 @pytest.mark.parametrize(("given_shortage", "words"), NEVER)
 def test_never_does_not_tell_anyone_to_wait(given_shortage: Shortage, words: str) -> None:
     for cpu in (True, False):
-        text = messages.none_free(given_shortage, cpu_available=cpu)
+        text = shortage_words.none_free(given_shortage, cpu_available=cpu)
         assert text.startswith(words)
         assert "minutes" not in text
         assert ("without a GPU" in text) is cpu
-    assert messages.disabled(given_shortage) == words.replace("you asked for", "this needs")
+    assert shortage_words.disabled(given_shortage) == words.replace("you asked for", "this needs")
 
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     return Request(
         count=draw(st.integers(1, 20)),
+        share=draw(st.sampled_from([Fraction(1), HALF, Fraction(1, 4), Fraction(2, 7)])),
         min_memory_mib=draw(st.sampled_from([0, 1, 1536, 40 * 1024, 141 * 1024])),
         models=draw(st.sampled_from([(), ("*A100*",), ("H200", "L4")])),
+        mig_profile=draw(st.sampled_from(["", "", "1g.10gb"])),
+        linked=draw(st.sampled_from(["", "", "prefer", "require"])),
     )
 
 
+#: What a card may be kept for, as somebody else sees it.
+KEPT = [
+    None,
+    None,
+    Kept("reserved for research", always=True),
+    Kept("booked for ml-class (mon 10:00 to 12:00)", until=TUESDAY),
+    Kept("booked for ml-class (mon 10:00 to 12:00)", begins=TUESDAY),
+]
 cards = st.lists(
     st.builds(
         Card,
@@ -154,29 +271,63 @@ cards = st.lists(
         index=st.integers(0, 15),
         model=st.sampled_from(["NVIDIA A100-SXM4-40GB", "H200", "L4"]),
         memory_mib=st.sampled_from([None, 23_034, 40_960, 143_771]),
-        load=st.sampled_from([Fraction(0), Fraction(1), Fraction(2)]),
+        load=st.sampled_from([Fraction(0), HALF, Fraction(1), Fraction(2)]),
         unavailable=st.sampled_from(["", "", "lost"]),
         foreign=st.booleans(),
         settling=st.booleans(),
-    ),
+        sliced=st.sampled_from([False, False, False, True]),
+        mig_profile=st.sampled_from(["", "", "1g.10gb", "3g.40gb"]),
+        kept=st.sampled_from(KEPT),
+    ).map(lambda c: replace(c, settling=c.settling and bool(c.unavailable))),
     max_size=10,
     unique_by=lambda c: c.uuid,
 )
 
 
-@given(requests(), cards, st.booleans())
-def test_laws_hold_for_every_shortage(request: Request, machine: list[Card], cpu: bool) -> None:
-    found = place(request, machine)
+@given(st.lists(requests(), min_size=1, max_size=3), cards, st.booleans())
+def test_laws_hold_for_every_shortage(tried: list[Request], machine: list[Card], cpu: bool) -> None:
+    found = place_first(tried, machine)
     if isinstance(found, Placement):
         return
-    text = messages.none_free(found, cpu_available=cpu)
+    text = shortage_words.none_free(found, cpu_available=cpu)
     check(text)
-    check(messages.disabled(found))
+    check(shortage_words.disabled(found))
     assert ("without a GPU" in text) is cpu
-    assert not re.search(r"\b1 GPUs|\b(?!1\b)\d+ GPU\b|\b0 GPU", text), text
+    assert not re.search(r"\b1 GPUs|\b(?!1\b)\d+ GPU\b(?! slices)|\b0 GPU", text), text
     admin = admin_shortage(found, machine)
     assert all(card.uuid in admin for card in machine)
-    assert ("GPUPool.observers" in admin) is any(c.foreign for c in machine if suits(c, request))
+    assert all(card.kept.why in admin for card in machine if card.kept)
+    foreign = any(c.foreign and suits(c, r) for c in machine for r in tried)
+    assert ("GPUPool.observers" in admin) is foreign
+
+
+def test_the_admin_reads_what_the_largest_card_has() -> None:
+    """A card of 24 GB has less than 24 GiB, so nothing would ever fit."""
+    machine = [Card(f"GPU-{n}", n, "NVIDIA L4", mib) for n, mib in ((0, 23_034), (1, 15_360))]
+    found = place(Request(min_memory_mib=24 * 1024), machine)
+    assert isinstance(found, Shortage)
+    text = admin_shortage(found, machine)
+    assert "gives 23034 MiB, less than the 24576 MiB asked for" in text
+    assert "min_memory_gib of 22 would fit" in text
+    found = place(Request(2, min_memory_mib=20 * 1024), machine)
+    assert isinstance(found, Shortage)
+    assert "would fit" not in admin_shortage(found, machine)
+
+
+def test_the_admin_reads_why_a_card_is_kept_and_what_else_was_tried() -> None:
+    booked = Kept("booked for ml-class (tue 10:00 to 12:00)", until=TUESDAY)
+    machine = [
+        Card("GPU-0", 0, "NVIDIA L4", 23_034, kept=booked),
+        Card("GPU-1", 1, "NVIDIA L4", 23_034, load=Fraction(1), own=True),
+    ]
+    found = place_first([Request(models=("*H100*",)), Request()], machine)
+    assert isinstance(found, Shortage)
+    text = admin_shortage(found, machine)
+    assert "no placement for 1 card(s): 2 of the kind, 2 suitable" in text
+    assert "also tried: 1 card(s), model in ['*H100*']" in text
+    assert "free; booked for ml-class (tue 10:00 to 12:00) until Tue 12:00" in text
+    assert "load 1; kept for the groups of this user" in text
+    assert "Waiting can't help" not in text
 
 
 QUOTA = [

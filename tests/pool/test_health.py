@@ -13,7 +13,7 @@ from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.driver import FakeDriver, drive
 from fakes.hub import FakeHub, until
-from gpuspawner import messages, watch
+from gpuspawner import shortage_words, watch
 from gpuspawner.devices import Process
 from gpuspawner.errors import EngineUnknown, ProbeError
 from gpuspawner.pool import NoRoom
@@ -73,7 +73,7 @@ async def test_a_card_is_not_offered_while_something_is_wrong_and_heals_by_itsel
             await ask
         shortage = refused.value.shortage
         assert (shortage.total, shortage.held, shortage.unavailable) == (4, 3, 1)
-        text = messages.none_free(shortage, cpu_available=False)
+        text = shortage_words.none_free(shortage, cpu_available=False)
         assert text.startswith("3 GPUs are in use just now, 1 is out of service.")
     assert caplog.text.count("and not offered: ") == 1, "told once while it lasts"
     assert bad in caplog.text
