@@ -13,7 +13,7 @@ from fakes.demands import demand
 from fakes.docker_machine import FakeMachine
 from fakes.driver import FakeDriver, drive
 from fakes.hub import FakeHub, until
-from gpuspawner import shortage_words, watch
+from gpuspawner import messages, shortage_words, watch
 from gpuspawner.devices import Process
 from gpuspawner.errors import EngineUnknown, ProbeError
 from gpuspawner.pool import NoRoom
