@@ -55,6 +55,8 @@ class Standing(Timing):
             own["devices"] = list(self.devices)
             own["profile"] = self.profile_slug
             own["max_seconds"] = self.max_seconds
+        if self.time_over[0]:
+            own["time_over"] = list(self.time_over)
         if own:
             state[_STATE_KEY] = own
         return state
@@ -63,6 +65,8 @@ class Standing(Timing):
         super().load_state(state)
         own = state.get(_STATE_KEY) or {}
         self.last_options = own.get("options")
+        words, at = own.get("time_over") or ("", 0.0)
+        self.time_over = (str(words), float(at))
         if self.orm_spawner is not None and self.orm_spawner.server is None:
             # Stopped, and the hub was killed before it stored that: what is left is nobody's.
             self.object_id = ""
@@ -101,7 +105,8 @@ class Standing(Timing):
                 self.pool.release(self.lease, self.object_id, after=self._stopping)
         elif self.lease:
             self.pool.forget(self.lease)
-        self._was_removed = not self._keeps_container
+        if self.lease:
+            self._was_removed = not self._keeps_container
         self.lease, self.devices, self.profile_slug = "", (), ""
         self.watched = None
         self.forget_time()

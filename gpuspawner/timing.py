@@ -16,20 +16,28 @@ from .time_limits import max_seconds_of, seconds_left
 
 #: How long before its end the user of a server is told, in seconds.
 WARNING_SECONDS = 600.0
+#: How long after its end the user is told, in seconds.
+AFTERWARDS_SECONDS = 86400.0
 
 
 class Timing(Reaching):
-    """The part of the spawner that knows how long its server may run."""
+    """The part of the spawner that knows how long its server may run.
 
+    Attributes:
+        time_over: what the user is told, until the next start, of a server whose time was over,
+            and when that was; kept in the hub's database.
+    """
+
+    time_over: tuple[str, float] = ("", 0.0)
     _ends_at: float | None = None  # by this process's steady clock
-    _time_over = ""  # told until the next start
     _awaited: asyncio.Future[Any] | None = None
 
     @property
     def notices(self) -> tuple[str, ...]:
         told = super().notices
-        if self._time_over:
-            return (*told, self._time_over)
+        words, at = self.time_over
+        if words and time.time() - at < AFTERWARDS_SECONDS:
+            return (*told, words)
         if self.max_seconds is None or self._ends_at is None:
             return told
         left = self._ends_at - time.monotonic()
@@ -57,7 +65,8 @@ class Timing(Reaching):
         """Remember why a server ended; the cause in words, empty if it was not its time."""
         if not self.pool.timekeeper.has_stopped(container_id) or self.max_seconds is None:
             return ""
-        self._time_over = limit_words.time_over(self.max_seconds, gpu=bool(self.devices))
+        words = limit_words.time_over(self.max_seconds, gpu=bool(self.devices))
+        self.time_over = (words, time.time())
         return f"time limit of {limit_words.duration(self.max_seconds)}"
 
     def forget_time(self, *, told: bool = False) -> None:
@@ -68,4 +77,4 @@ class Timing(Reaching):
         """
         self.max_seconds = self._ends_at = self._awaited = None
         if told:
-            self._time_over = ""
+            self.time_over = ("", 0.0)

@@ -116,6 +116,13 @@ def test_a_server_without_a_gpu_keeps_every_limit_on_gpus() -> None:
     assert check_limits(limits, full, Fraction(0), user="ada") is None
 
 
+def test_a_server_without_a_gpu_is_not_among_those_to_stop() -> None:
+    there = [held("ada", "notes", "cpu", 0), held("ada", "training")]
+    over = check_limits(limits_for("ada", most=1), there, Fraction(1), user="ada")
+    assert over is not None
+    assert [h.server for h in over.own] == ["training"]
+
+
 def test_a_group_counts_all_that_its_members_have_and_nobody_elses() -> None:
     limits = limits_for("ada", most=0, groups=[("students", 2, {"ada", "ben"})])
     assert check_limits(limits, [held("ben"), held("cleo")], Fraction(1), user="ada") is None
