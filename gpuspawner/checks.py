@@ -28,13 +28,13 @@ _KINDS: tuple[tuple[type | tuple[type, ...], str], ...] = (
 )
 
 
-def shown(value: object) -> str:
+def shown(value: object, chars: int = _SHOWN_CHARS) -> str:
     """A short, printable form of any value; long ones are cut."""
     try:
-        text = repr(value[: 2 * _SHOWN_CHARS] if isinstance(value, (str, bytes)) else value)
+        text = repr(value[: 2 * chars] if isinstance(value, (str, bytes)) else value)
     except Exception:  # noqa: BLE001 - an object's own fault, or an int too long to be written
         return f"a value of type {type(value).__name__}"
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+    return text if len(text) <= chars else text[: chars - 1] + "…"
 
 
 def kind_of(value: object) -> str:

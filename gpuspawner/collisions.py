@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from .checks import shown
 from .containment import Policy, refusals, reserved_env
 from .hostconfig import GPU_ENTRIES, items, split_requests
 from .names import ENV_MEMORY_FRACTION, ENV_MEMORY_LIMIT_MIB
@@ -108,10 +109,12 @@ def _host_config(place: str, host: Mapping[str, Any], policy: Policy) -> list[tu
     return found + [(place, reason) for reason in refusals(api, policy)]
 
 
-def _environment(place: str, env: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _environment(place: str, env: Mapping[Any, Any]) -> list[tuple[str, str]]:
     found = []
     for name in env:
-        if reserved_env(name):
+        if not isinstance(name, str):
+            found.append((f"[{shown(name)}]", "use a text as the variable's name"))
+        elif reserved_env(name):
             found.append((f'{place}["{name}"]', f"remove it. {_PROFILE}"))
         elif name in (ENV_MEMORY_FRACTION, ENV_MEMORY_LIMIT_MIB):
             found.append((f'{place}["{name}"]', "remove it; set c.GPUSpawner.memory_fraction"))

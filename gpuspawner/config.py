@@ -10,7 +10,7 @@ from traitlets.config import Config
 from traitlets.log import get_logger
 
 from . import config_checks as checks
-from . import hub_pages, hub_start
+from . import hub_pages, hub_start, profile_checks
 from .config_sections import BadConfigError, Sections, is_set, spawner_class_of
 from .spawner import GPUSpawner
 
@@ -62,8 +62,9 @@ def check(c: Config, spawner_class: type[GPUSpawner]) -> list[str]:
     checks.check_types(sections)
     checks.check_pool(c)
     spawner = sections.spawner()
-    warnings = checks.check_spawner(sections, spawner)
+    checks.check_spawner(sections, spawner)
     checks.check_collisions(sections, spawner)
+    warnings = profile_checks.check_profiles(sections, spawner)
     if is_set(c.JupyterHub, "cleanup_servers") and c.JupyterHub.cleanup_servers:
         warnings.append(
             "c.JupyterHub.cleanup_servers is True: every stop or restart of the hub stops all "

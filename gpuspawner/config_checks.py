@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from copy import deepcopy
 from difflib import get_close_matches
-from fractions import Fraction
 from typing import Any
 
 from traitlets import TraitError
@@ -21,17 +20,22 @@ from .errors import ConfigError
 from .hostconfig import ContainmentError
 from .identity import Identity, resolve_identity
 from .inventory import source_from_config
-from .limits import most_per_user
 from .memory import check_fraction
 from .pool_traits import PoolTraits
-from .profiles import DEFAULT_PROFILES, Profile, parse_profile_list
 from .spawner import GPUSpawner
 
 #: Sections that other versions will have.
 _LATER_SECTIONS = {"GPUSwarmSpawner": "Docker Swarm", "GPUStatus": "the status service"}
 _OUR_SECTIONS = ("GPUSpawner", "GPUPool")
 #: How some traits of the hub's own fail on a value of another kind.
-_STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+#: Where traitlets does not say what is allowed.
+_WRITE = {
+    "mem_limit": "a size such as '8G'",
+    "mem_guarantee": "a size such as '8G'",
+    "cpu_limit": "a number of processors such as 2",
+    "cpu_guarantee": "a number of processors such as 2",
+}
 _CONTAINERS = (list, dict, set)
 _FORM_IS_OURS = (
     "remove it; the form is made from c.GPUSpawner.profile_list, and what users send is checked "
@@ -99,13 +103,7 @@ def check_collisions(sections: Sections, spawner: GPUSpawner) -> None:
         sections: the lines as the admin wrote them.
         spawner: a spawner of nobody's with the merged settings.
     """
-    policy = Policy(
-        _identity(spawner),
-        allow_root=spawner.allow_root,
-        allow_privileged=spawner.allow_privileged,
-        allow_devices=tuple(spawner.allow_devices),
-        allow_capabilities=tuple(spawner.allow_capabilities),
-    )
+    policy = policy_of(spawner)
     found = [
         f"{setting.line}{place}: {instead}"
         for setting in sections
@@ -121,6 +119,21 @@ def check_collisions(sections: Sections, spawner: GPUSpawner) -> None:
             "GPU; remove it, and change what is created with c.DockerSpawner.extra_create_kwargs "
             "or extra_host_config (both may be callables), or with c.Spawner.pre_spawn_hook"
         )
+
+
+def policy_of(spawner: GPUSpawner) -> Policy:
+    """What servers of a spawner with these settings may have.
+
+    Raises:
+        ConfigError: not as whom it says.
+    """
+    return Policy(
+        identity_of(spawner),
+        allow_root=spawner.allow_root,
+        allow_privileged=spawner.allow_privileged,
+        allow_devices=tuple(spawner.allow_devices),
+        allow_capabilities=tuple(spawner.allow_capabilities),
+    )
 
 
 def _collisions(setting: Setting, policy: Policy) -> list[tuple[str, str]]:
@@ -158,16 +171,17 @@ def _check_type(
     try:
         make(Config({cls.__name__: section}))
     except TraitError as error:
-        raise BadConfigError(f"{setting.line}: {_in_short(error)}") from error
-    except _STUMBLES as error:
+        raise BadConfigError(f"{setting.line}: {in_short(error, setting.key)}") from error
+    except STUMBLES as error:
         raise BadConfigError(
             f"{setting.line}: {shown(setting.plain)} can't be used here ({error})"
         ) from error
 
 
-def _in_short(error: TraitError) -> str:
-    """Traitlets' own words without the class they were tried on."""
-    return re.sub(r"^The '\w+' trait of an? \w+ instance", "it", str(error))
+def in_short(error: TraitError, key: str) -> str:
+    """Traitlets' own words without the class they were tried on, and what to write."""
+    text = re.sub(r"^The '\w+' trait of an? \w+ instance", "it", str(error))
+    return f"{text.removesuffix('.')}; use {_WRITE[key]}" if key in _WRITE else text
 
 
 #: What reads the settings of the pool whose types don't tell all.
@@ -189,15 +203,12 @@ def check_pool(c: Config) -> None:
                 raise BadConfigError(f"c.{error}") from error
 
 
-def check_spawner(sections: Sections, spawner: GPUSpawner) -> list[str]:
-    """Check what the types don't tell: profiles, identity, fractions.
+def check_spawner(sections: Sections, spawner: GPUSpawner) -> None:
+    """Check what the types don't tell: identity, fractions.
 
     Args:
         sections: the lines as the admin wrote them.
         spawner: a spawner of nobody's with the merged settings.
-
-    Returns:
-        Warnings for the log.
     """
     if spawner.memory_fraction is not None:
         _try(check_fraction, spawner.memory_fraction, sections.line("memory_fraction"))
@@ -206,7 +217,7 @@ def check_spawner(sections: Sections, spawner: GPUSpawner) -> list[str]:
             f"{sections.line('shm_size')}: {shown(spawner.shm_size)} is negative; use a size such "
             "as '16G', or 0 for half of mem_limit"
         )
-    _try(_identity, spawner)
+    _try(identity_of, spawner)
     _try(resolve_identity, 1000, 100, home=spawner.home, line=sections.line("home"))
     _try(resolve_identity, 1000, 100, umask=spawner.nb_umask, line=sections.line("nb_umask"))
     _check_identity_source(spawner, sections)
@@ -216,10 +227,10 @@ def check_spawner(sections: Sections, spawner: GPUSpawner) -> list[str]:
             "users bring images of their own, which need not become NB_UID but may stay root; list "
             "the images, or turn drop_from_root off"
         )
-    return _check_profiles(spawner, sections)
 
 
-def _identity(spawner: GPUSpawner) -> Identity:
+def identity_of(spawner: GPUSpawner) -> Identity:
+    """As whom servers of a spawner with these settings run."""
     # What a callable will answer at each start can't be known now; a usual number stands for it.
     uid, gid = (1000 if callable(value) else value for value in (spawner.uid, spawner.gid))
     groups = spawner.supplemental_gids
@@ -242,47 +253,6 @@ def _check_identity_source(spawner: GPUSpawner, sections: Sections) -> None:
         "{'auth_state': {'uid': '<key>', 'gid': '<key>'}}, where what is found may be "
         f"{', '.join(sorted(_IDENTITY_KEYS))}"
     )
-
-
-def _check_profiles(spawner: GPUSpawner, sections: Sections) -> list[str]:
-    written = spawner.profile_list
-    traits = sections.spawner_class.class_trait_names()
-    line = sections.line("profile_list")
-    try:
-        profiles = parse_profile_list(
-            DEFAULT_PROFILES if written is None else written, traits=traits
-        )
-    except ConfigError as error:
-        raise BadConfigError(_from_line(str(error), line)) from error
-    beyond = [
-        f"{line}: {profile.display_name!r} asks for {_least(profile)} GPUs, but "
-        f"{sections.line(setting) if setting in traits else setting} is {value}, so nobody can "
-        "start it; raise that"
-        for profile in profiles.profiles
-        for setting, value, most in _limits_of(profile, spawner)
-        if most < _least(profile)
-    ]
-    return [*(_from_line(warning, line) for warning in profiles.warnings), *beyond]
-
-
-def _limits_of(profile: Profile, spawner: GPUSpawner) -> Iterator[tuple[str, Any, int]]:
-    """The limits that hold for everybody who may have a profile: setting, its value, most GPUs."""
-    per_user, per_group = spawner.max_gpus_per_user, spawner.max_gpus_per_group
-    if most := most_per_user(per_user, per_user if isinstance(per_user, dict) else ()):
-        yield "max_gpus_per_user", per_user, most
-    if profile.users is None and profile.groups and profile.groups <= set(per_group):
-        yield "max_gpus_per_group", per_group, max(per_group[g] for g in profile.groups)
-    if profile.max_gpus is not None:
-        yield "its max_gpus", profile.max_gpus, profile.max_gpus
-
-
-def _least(profile: Profile) -> Fraction:
-    """The least number of cards that a profile may be met with."""
-    return min(r.count * r.share for r in profile.requests)
-
-
-def _from_line(text: str, line: str) -> str:
-    return text.replace("profile_list", line, 1) if text.startswith("profile_list") else text
 
 
 def _try(check: Any, *args: Any, line: str = "", **kwargs: Any) -> None:

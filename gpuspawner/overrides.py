@@ -7,7 +7,25 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
+from traitlets import HasTraits
+
 from .errors import ConfigError
+
+#: Packages whose traits that are no settings are theirs alone: the user, the hub, the handler…
+_THEIRS = ("gpuspawner", "dockerspawner", "jupyterhub", "traitlets")
+
+
+def settable(spawner_class: type[HasTraits]) -> frozenset[str]:
+    """Names that a profile may set: settings, and any trait of an admin's own subclass."""
+    return frozenset(
+        name
+        for name, trait in spawner_class.class_traits().items()
+        if trait.metadata.get("config") or _own(trait)
+    )
+
+
+def _own(trait: Any) -> bool:
+    return str(trait.this_class.__module__).partition(".")[0] not in _THEIRS
 
 
 async def set_overrides(spawner: Any, overrides: Iterable[Mapping[str, Any]]) -> None:

@@ -6,7 +6,7 @@ Part of :mod:`gpuspawner.profiles`, which reads the list around them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,11 +34,29 @@ _UNLISTED_KEYS = (
 _NOT_FOR_PROFILES = frozenset(
     {
         "profile_list", "user_options", "options_form", "options_from_form", "apply_user_options",
-        "max_gpus_per_user", "remove",
+        "max_gpus_per_user", "max_gpus_per_group", "allowed_images", "remove",
     }
 )  # fmt: skip
 #: Settings in which a user's own words can widen nothing.
 _HARMLESS = frozenset({"environment", "mem_limit", "cpu_limit", "default_url"})
+
+
+@dataclass
+class Reading:
+    """What one reading of a list knows and finds.
+
+    Attributes:
+        traits: names that an override may set; None skips that check.
+        try_override: looks at the values of an override that comes on top of another, and raises
+            ConfigError; None skips that.
+        base: the override of the profile whose options are being read.
+        warnings: for the log.
+    """
+
+    traits: Collection[str] | None = None
+    try_override: Callable[[Where, Mapping[str, Any], Mapping[str, Any]], None] | None = None
+    base: Mapping[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,7 +105,7 @@ class ProfileOption:
 
 
 def read_options(
-    where: Where, entry: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
+    where: Where, entry: Mapping[str, Any], reading: Reading
 ) -> tuple[ProfileOption, ...]:
     """The ``profile_options`` of a profile's entry."""
     value = entry.get("profile_options", {})
@@ -100,8 +118,8 @@ def read_options(
         if key in RESERVED_OPTIONS or key.startswith(("opt-", "profile-option-")):
             raise where.error(f"{key!r} means something else in forms and links; rename the option")
         here.keys(spec, _OPTION_KEYS)
-        choices, default = _choices(here.at("choices"), spec, traits, warnings)
-        unlisted = _unlisted(here.at("unlisted_choice"), spec, traits, warnings)
+        choices, default = _choices(here.at("choices"), spec, reading)
+        unlisted = _unlisted(here.at("unlisted_choice"), spec, reading)
         if not choices and unlisted is None:
             raise here.error("there is nothing to choose; add 'choices' or an 'unlisted_choice'")
         options.append(
@@ -117,7 +135,7 @@ def read_options(
 
 
 def _choices(
-    where: Where, spec: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
+    where: Where, spec: Mapping[str, Any], reading: Reading
 ) -> tuple[tuple[OptionChoice, ...], str]:
     value = spec.get("choices", {})
     where.mapping(value, "a dict of choices")
@@ -136,7 +154,7 @@ def _choices(
             OptionChoice(
                 key=key,
                 display_name=here.text(choice, "display_name", default=key),
-                override=read_override(here, choice, traits, warnings),
+                override=read_override(here, choice, reading),
             )
         )
     if len(defaults) > 1:
@@ -145,9 +163,7 @@ def _choices(
     return tuple(choices), defaults[0] if defaults else first
 
 
-def _unlisted(
-    where: Where, spec: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
-) -> UnlistedChoice | None:
+def _unlisted(where: Where, spec: Mapping[str, Any], reading: Reading) -> UnlistedChoice | None:
     if "unlisted_choice" not in spec:
         return None
     value = spec["unlisted_choice"]
@@ -159,8 +175,8 @@ def _unlisted(
         raise where.at("validation_regex").error(
             f"{pattern!r} is not a regular expression: {error}"
         ) from None
-    override = read_override(where, value, traits, warnings)
-    filled = [key for key, text in override.items() if PLACEHOLDER in repr(text)]
+    override = read_override(where, value, reading)
+    filled = [key for key, text in override.items() if has_placeholder(text)]
     if compiled is None and not _HARMLESS.issuperset(filled):
         raise where.error(
             f"what users type would go into {', '.join(sorted({*filled} - _HARMLESS))} unchecked; "
@@ -178,9 +194,16 @@ def _unlisted(
     return choice if where.flag(value, "enabled") else None
 
 
-def read_override(
-    where: Where, entry: Mapping[str, Any], traits: Collection[str] | None, warnings: list[str]
-) -> Mapping[str, Any]:
+def has_placeholder(value: Any) -> bool:
+    """True if what a user types would go into this value, or into one within."""
+    if isinstance(value, str):
+        return PLACEHOLDER in value
+    if isinstance(value, Mapping):
+        return any(has_placeholder(item) for item in value.values())
+    return isinstance(value, (list, tuple)) and any(has_placeholder(item) for item in value)
+
+
+def read_override(where: Where, entry: Mapping[str, Any], reading: Reading) -> Mapping[str, Any]:
     """The traits of ``spawner_override``, or of KubeSpawner's own key with a warning."""
     key = "spawner_override"
     if "kubespawner_override" in entry:
@@ -189,7 +212,7 @@ def read_override(
                 "'spawner_override' is there too; keep only that one"
             )
         key = "kubespawner_override"
-        warnings.append(
+        reading.warnings.append(
             f"{where.at(key)}: read as 'spawner_override'; rename it. Settings that only "
             "KubeSpawner has are refused."
         )
@@ -201,12 +224,22 @@ def read_override(
             raise here.error(f"{shown(name)} is not the name of a spawner trait")
         if name in _NOT_FOR_PROFILES:
             raise here.error(f"{name!r} can't be set by a profile; set it on the spawner's class")
-        instead = "" if traits is not None and name in traits else instead_of(name, value[name])
+        instead = "" if reading.traits and name in reading.traits else instead_of(name, value[name])
         if instead:
             raise here.at(name).error(f"only KubeSpawner has it; {instead}")
-        if traits is not None and name not in traits:
-            raise here.error(f"{name!r} is not a trait of the spawner{here.hint(name, traits)}")
+        if reading.traits is not None and name not in reading.traits:
+            raise here.error(
+                f"{name!r} is not a trait of the spawner{here.hint(name, reading.traits)}"
+            )
     _no_collisions(here, value)
+    if reading.try_override is not None:
+        # What users type, and what callables make, is not known yet.
+        known = {
+            name: given
+            for name, given in value.items()
+            if not callable(given) and not has_placeholder(given)
+        }
+        reading.try_override(here, known, reading.base)
     return value
 
 
@@ -227,7 +260,9 @@ def _no_collisions(where: Where, traits: Mapping[str, Any]) -> None:
         found = [key for key in ("runtime",) if key in host_config]
         # Requests for other kinds of devices are kept. As objects or dicts, in Docker's spelling
         # or docker-py's, those for GPUs all name the driver, the capability or the CDI kind.
-        if re.search("gpu|nvidia", repr(host_config.get("device_requests")), re.IGNORECASE):
+        if re.search(
+            "gpu|nvidia", shown(host_config.get("device_requests"), 10_000), re.IGNORECASE
+        ):
             found.append("device_requests")
         for key in found:
             raise (

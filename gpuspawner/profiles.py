@@ -18,7 +18,7 @@ from typing import Any
 
 from .checks import Where, shown
 from .gpu_requests import read_requests
-from .profile_options import ProfileOption, read_options, read_override
+from .profile_options import ProfileOption, Reading, read_options, read_override
 from .request import Request
 
 #: One rule for slugs: safe in URLs, labels and form keys. No ``--``, which parts form keys.
@@ -116,14 +116,14 @@ def slug_from(display_name: str) -> str:
 
 
 def parse_profile_list(
-    value: Any, *, traits: Collection[str] | None = None, may_be_empty: bool = False
+    value: Any, *, reading: Reading | None = None, may_be_empty: bool = False
 ) -> ProfileList:
     """Read ``c.GPUSpawner.profile_list``, or what a callable there made for a user.
 
     Args:
         value: what the admin wrote, a list of dicts, or a dict of them (in the order of its keys,
             as KubeSpawner has it); :data:`DEFAULT_PROFILES` where they wrote nothing.
-        traits: names that ``spawner_override`` may set; None skips that check.
+        reading: what is known of the spawner's traits; without it, overrides are not checked.
         may_be_empty: of one user, to whom nothing is open.
 
     Raises:
@@ -135,11 +135,11 @@ def parse_profile_list(
             "the list is empty, so nobody could start anything; add a profile, or remove the line "
             "for the built-in ones ('one-gpu' and 'cpu')"
         )
-    warnings: list[str] = []
+    reading = reading or Reading()
     profiles: list[Profile] = []
     for key, entry in _entries(top, value):
         where = top.entry(key, entry)
-        profile = _profile(where, entry, traits, warnings)
+        profile = _profile(where, entry, reading)
         for index, other in enumerate(profiles):
             if other.slug == profile.slug:
                 raise where.at("slug").error(
@@ -152,7 +152,7 @@ def parse_profile_list(
                     "mark only one"
                 )
         profiles.append(profile)
-    return ProfileList(tuple(profiles), tuple(warnings))
+    return ProfileList(tuple(profiles), tuple(reading.warnings))
 
 
 def _entries(top: Where, value: Any) -> list[tuple[object, Any]]:
@@ -169,9 +169,7 @@ def _entries(top: Where, value: Any) -> list[tuple[object, Any]]:
     return sorted(value.items())
 
 
-def _profile(
-    where: Where, entry: Any, traits: Collection[str] | None, warnings: list[str]
-) -> Profile:
+def _profile(where: Where, entry: Any, reading: Reading) -> Profile:
     where.keys(entry, _PROFILE_KEYS, later=_LATER_PROFILE_KEYS)
     display_name = where.text(entry, "display_name")
     slug = where.text(entry, "slug", default="") or slug_from(display_name)
@@ -181,20 +179,22 @@ def _profile(
         )
     if not _SLUG.fullmatch(slug) or len(slug) > _SLUG_MAX_CHARS:
         raise where.at("slug").error(f"{slug!r} is not a slug; use {SLUG_RULE}")
+    reading.base = {}
+    reading.base = override = read_override(where, entry, reading)
     return Profile(
         slug=slug,
         display_name=display_name,
         description=where.text(entry, "description", default="", empty=True),
         default=where.flag(entry, "default"),
         requests=(
-            read_requests(where.at("gpu"), entry["gpu"], warnings)
+            read_requests(where.at("gpu"), entry["gpu"], reading.warnings)
             if "gpu" in entry
             else (Request(count=0),)
         ),
-        options=read_options(where.at("profile_options"), entry, traits, warnings),
+        options=read_options(where.at("profile_options"), entry, reading),
         groups=where.names(entry, "groups"),
         users=where.names(entry, "users"),
-        override=read_override(where, entry, traits, warnings),
+        override=override,
         max_hours=where.above_zero(entry, "max_hours", "hours"),
         max_servers_per_user=where.whole(entry, "max_servers_per_user", "servers"),
         max_gpus=where.whole(entry, "max_gpus", "cards"),

@@ -16,7 +16,9 @@ from .identity import Identity
 from .inside_watch import Watched
 from .manifest import Image
 from .options import Choice
+from .overrides import settable
 from .pool import GPUPool
+from .profile_options import Reading
 from .profiles import DEFAULT_PROFILES, ProfileList, parse_profile_list
 from .refusal import GPURefusal, shield_failure_count
 from .sight import Asked
@@ -139,7 +141,7 @@ class SpawnerBase(SpawnerTraits):
     def _read_profiles(self, written: Any, *, may_be_empty: bool = False) -> ProfileList:
         return parse_profile_list(
             DEFAULT_PROFILES if written is None and not may_be_empty else written,
-            traits=self.trait_names(),
+            reading=Reading(settable(type(self))),
             may_be_empty=may_be_empty,
         )
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuspawner.errors import ConfigError
+from gpuspawner.profile_options import Reading
 from gpuspawner.profiles import (
     DEFAULT_PROFILES,
     default_profile,
@@ -353,9 +354,11 @@ def test_mistakes_are_named(value: Any, place: str, said: str) -> None:
 
 def test_traits_are_checked_where_they_are_known() -> None:
     good = entry(spawner_override={"mem_limit": "1G"})
-    assert parse_profile_list(good, traits={"mem_limit"}).profiles[1].override
+    assert parse_profile_list(good, reading=Reading({"mem_limit"})).profiles[1].override
     with pytest.raises(ConfigError, match=r"did you mean 'mem_limit'"):
-        parse_profile_list(entry(spawner_override={"memlimit": 1}), traits={"mem_limit", "image"})
+        parse_profile_list(
+            entry(spawner_override={"memlimit": 1}), reading=Reading({"mem_limit", "image"})
+        )
 
 
 def test_requests_for_other_devices_are_kept() -> None:
