@@ -21,7 +21,7 @@ MIB_PER_GIB = 1024
 #: admins read short, and every fraction apart from its neighbours.
 MAX_DENOMINATOR = 100
 
-_KEYS = ("count", "share", "min_memory_gib", "models", "mig_profile", "linked")
+GPU_KEYS = ("count", "share", "min_memory_gib", "models", "mig_profile", "linked")
 _SHARE = re.compile(r"[0-9]{1,9}(/[0-9]{1,9})?|[0-9]{0,9}\.[0-9]{1,30}")
 _SHARE_ALLOWED = "a fraction above 0 and at most 1, written as text, such as '1/2'"
 _MIG = re.compile(r"([1-9]c\.)?[1-9]g\.[1-9][0-9]*gb([+-][a-z0-9.]+)*")
@@ -59,7 +59,7 @@ def read_requests(where: Where, gpu: Any, warnings: list[str]) -> tuple[Request,
 
 
 def _request(where: Where, gpu: Any, warnings: list[str]) -> Request:
-    where.keys(gpu, _KEYS)
+    where.keys(gpu, GPU_KEYS)
     count = gpu.get("count", 1)
     if isinstance(count, bool) or not isinstance(count, int):
         raise where.at("count").wrong_type(count, "a whole number of cards, such as 1; 0 for none")

@@ -23,9 +23,9 @@ RESERVED_OPTIONS = frozenset({"profile", "next", "display_name", "unlisted-choic
 #: What the value of an ``unlisted_choice`` is put in place of. Only this, literally.
 PLACEHOLDER = "{value}"
 
-_OPTION_KEYS = ("display_name", "choices", "unlisted_choice")
-_CHOICE_KEYS = ("display_name", "default", "spawner_override", "kubespawner_override")
-_UNLISTED_KEYS = (
+OPTION_KEYS = ("display_name", "choices", "unlisted_choice")
+CHOICE_KEYS = ("display_name", "default", "spawner_override", "kubespawner_override")
+UNLISTED_KEYS = (
     "enabled", "display_name", "display_name_in_choices", "validation_regex", "validation_message",
     "spawner_override", "kubespawner_override",
 )  # fmt: skip
@@ -117,7 +117,7 @@ def read_options(
             raise where.error(f"{shown(key)} is not a name for an option; use {OPTION_RULE}")
         if key in RESERVED_OPTIONS or key.startswith(("opt-", "profile-option-")):
             raise where.error(f"{key!r} means something else in forms and links; rename the option")
-        here.keys(spec, _OPTION_KEYS)
+        here.keys(spec, OPTION_KEYS)
         choices, default = _choices(here.at("choices"), spec, reading)
         unlisted = _unlisted(here.at("unlisted_choice"), spec, reading)
         if not choices and unlisted is None:
@@ -147,7 +147,7 @@ def _choices(
         if key == "unlisted-choice":
             raise where.error("'unlisted-choice' has a meaning of its own; rename this choice")
         here = where.at(key)
-        here.keys(choice, _CHOICE_KEYS)
+        here.keys(choice, CHOICE_KEYS)
         if here.flag(choice, "default"):
             defaults.append(key)
         choices.append(
@@ -167,7 +167,7 @@ def _unlisted(where: Where, spec: Mapping[str, Any], reading: Reading) -> Unlist
     if "unlisted_choice" not in spec:
         return None
     value = spec["unlisted_choice"]
-    where.keys(value, _UNLISTED_KEYS)
+    where.keys(value, UNLISTED_KEYS)
     pattern = where.text(value, "validation_regex", default="", empty=True)
     try:
         compiled = re.compile(pattern) if pattern else None

@@ -26,11 +26,11 @@ SLUG_RULE = "lowercase letters, digits and single dashes between them, at most 6
 _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SLUG_MAX_CHARS = 63
 
-_PROFILE_KEYS = (
+PROFILE_KEYS = (
     "display_name", "slug", "description", "default", "profile_options", "gpu", "groups", "users",
     "max_hours", "max_servers_per_user", "max_gpus", "spawner_override", "kubespawner_override",
 )  # fmt: skip
-_LATER_PROFILE_KEYS = ("extend_hours", "idle_minutes", "wait_minutes", "priority")
+LATER_PROFILE_KEYS = ("extend_hours", "idle_minutes", "wait_minutes", "priority")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _entries(top: Where, value: Any) -> list[tuple[object, Any]]:
 
 
 def _profile(where: Where, entry: Any, reading: Reading) -> Profile:
-    where.keys(entry, _PROFILE_KEYS, later=_LATER_PROFILE_KEYS)
+    where.keys(entry, PROFILE_KEYS, later=LATER_PROFILE_KEYS)
     display_name = where.text(entry, "display_name")
     slug = where.text(entry, "slug", default="") or slug_from(display_name)
     if not slug:

@@ -32,13 +32,15 @@ class SpawnerTraits(DockerSpawner):
         allow_none=True,
         help="""
         What users may choose on the spawn form: a list in KubeSpawner's schema, with ``gpu`` for
-        what is asked of the GPUs and ``spawner_override`` for settings of the spawner. Default:
-        two profiles, ``one-gpu`` and ``cpu``.
+        what is asked of the GPUs and ``spawner_override`` for settings of the spawner; or a
+        callable (may be async) that takes the spawner and returns its user's list. Default: two
+        profiles, ``one-gpu`` and ``cpu``.
 
         Example::
 
             c.GPUSpawner.profile_list = [
                 {"display_name": "One GPU", "slug": "one-gpu", "gpu": {"count": 1}},
+                {"display_name": "Half a GPU", "slug": "half", "gpu": {"share": "1/2"}},
                 {"display_name": "CPU only", "slug": "cpu", "default": True},
             ]
         """,

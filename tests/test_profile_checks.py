@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +19,10 @@ from traitlets.config import Config
 from gpuspawner import GPUSpawner, configure
 from gpuspawner.config_sections import BadConfigError
 from gpuspawner.errors import ConfigError
+from gpuspawner.gpu_requests import GPU_KEYS
 from gpuspawner.overrides import settable
-from gpuspawner.profile_options import Reading
-from gpuspawner.profiles import ProfileList, parse_profile_list
+from gpuspawner.profile_options import CHOICE_KEYS, OPTION_KEYS, UNLISTED_KEYS, Reading
+from gpuspawner.profiles import LATER_PROFILE_KEYS, PROFILE_KEYS, ProfileList, parse_profile_list
 
 LINE = "c.GPUSpawner.profile_list: entry 0 ('A'): "
 
@@ -342,3 +346,36 @@ def test_any_mistake_stops_the_hub_with_words_or_means_something(
     except BadConfigError as error:
         said = str(error)
     assert said == "" or said.startswith("c.GPUSpawner.profile_list: entry ")
+
+
+# -- the page about it ----------------------------------------------------------------------------
+
+
+def test_every_key_has_a_row_and_an_example() -> None:
+    page = (Path(__file__).parents[1] / "docs/reference/profiles.md").read_text()
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    told = {key for row in rows for key in re.findall(r"\w+", row)}
+    known = {*PROFILE_KEYS, *GPU_KEYS, *OPTION_KEYS, *CHOICE_KEYS, *UNLISTED_KEYS}
+    assert told == known
+    examples = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    assert {key for key in known if f'"{key}":' not in examples} == set()
+    later = page.split("## Not in this version")[1].split("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", later)) == set(LATER_PROFILE_KEYS)
+
+
+@pytest.mark.parametrize("name", ["reference/profiles.md", "how-to/write-profiles.md"])
+async def test_the_callables_among_the_examples_make_lists(name: str) -> None:
+    async def auth_state() -> dict[str, str]:
+        return {"project": "Neutrinos"}
+
+    groups = [SimpleNamespace(name="course-ml"), SimpleNamespace(name="staff")]
+    user = SimpleNamespace(name="noor", groups=groups, get_auth_state=auth_state)
+    page = (Path(__file__).parents[1] / "docs" / name).read_text()
+    made = []
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        c = Config()
+        exec(block, {"c": c})
+        if callable(c.GPUSpawner.profile_list):
+            value = c.GPUSpawner.profile_list(SimpleNamespace(user=user))
+            made.append(read(await value if inspect.isawaitable(value) else value))
+    assert [len(one.profiles) for one in made] == [2]
