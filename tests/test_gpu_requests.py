@@ -141,6 +141,8 @@ def test_what_is_never_reached_is_warned_of(gpu: Any) -> None:
         [{"min_memory_gib": 24}, {"models": ["*A100*"]}],
         [{"models": ["*A100*80*"]}, {"models": ["*A100*"]}],
         [{"models": ["*A?00*"]}, {"models": ["*A*00*"]}],
+        [{"models": ["?????"]}, {"models": ["[ab]x"]}],
+        [{"models": ["*b]*"]}, {"models": ["[ab]"]}],
         [{"share": "1/2", "min_memory_gib": 20}, {"share": "1", "min_memory_gib": 20}],
         [{"mig_profile": "1g.10gb"}, {"min_memory_gib": 24}],
         [{"count": 2, "linked": "require"}, {"count": 2}],

@@ -11,6 +11,7 @@ import pytest
 
 from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
+from gpuspawner.overrides import set_override
 from gpuspawner.refusal import GPURefusal
 from real_spawner import RealHub
 
@@ -165,3 +166,16 @@ async def test_a_value_that_can_not_be_made_or_used_is_the_admins_to_mend(
     with pytest.raises(GPURefusal, match=TELL_ADMINS) as refused:
         await hub.start("ada", {})
     assert "mem_limit" in refused.value.admin_message
+
+
+def test_what_a_server_makes_of_a_value_stays_its_own(hub: RealHub) -> None:
+    written = {"mounts": [{"source": "a"}], "extra_host_config": {"ulimits": [{"name": "b"}]}}
+    spawner = hub.spawner("ada")
+    for key, value in written.items():
+        set_override(spawner, key, value)
+    spawner.mounts[0]["source"] = "changed"
+    spawner.extra_host_config["ulimits"][0]["name"] = "changed"
+    assert written == {
+        "mounts": [{"source": "a"}],
+        "extra_host_config": {"ulimits": [{"name": "b"}]},
+    }
