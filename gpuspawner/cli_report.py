@@ -6,9 +6,9 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
-from .cards import SLICED
+from .cards import SLICED, of_slice
 from .claims import Claim, Row, Survey, describe, loads
-from .devices import Device
+from .devices import Device, Slice
 from .health import Condition
 from .states import CardState
 from .view import View
@@ -33,25 +33,39 @@ def devices_report(view: View, hub_id: str) -> dict[str, Any]:
 
 def _device(device: Device, view: View) -> dict[str, Any]:
     near = loads(view.claims.claims, view.inventory, device.uuid) if device.uuid else []
-    state, why = _state(device, near, view.condition(device))
+    condition = view.condition(device)
+    state, why = _state(near, condition)
+    if device.mig and state in (CardState.FREE.value, CardState.SETTLING.value):
+        state, why = "sliced", SLICED
     return {
         **asdict(device),
+        "slices": [_slice(one, device, condition, view) for one in device.slices],
         "state": state,
         "why": why,
         "holders": [_claim(claim, view.survey) for claim in near],
     }
 
 
-def _state(device: Device, near: list[Claim], condition: Condition) -> tuple[str, str]:
-    """The first that applies, and why, in words; a card in MIG mode that is free is sliced."""
+def _slice(one: Slice, device: Device, parent: Condition, view: View) -> dict[str, Any]:
+    # Also of a card that is gone: its slices are not in the inventory any more.
+    near = [c for c in view.claims.claims if c.devices & {one.uuid, device.uuid}]
+    state, why = _state(near, of_slice(one, parent, view.conditions))
+    return {
+        **asdict(one),
+        "state": state,
+        "why": why,
+        "holders": [_claim(claim, view.survey) for claim in near],
+    }
+
+
+def _state(near: list[Claim], condition: Condition) -> tuple[str, str]:
+    """The first that applies, and why, in words."""
     strangers = [claim for claim in near if claim.whose == "outsider"]
     applying = {condition.state}
     if near:
         applying.add(CardState.FOREIGN if strangers else CardState.HELD)
     state = CardState.first(applying)
     why = condition.why or (strangers[0].why if strangers else "")
-    if device.mig and state in (CardState.FREE, CardState.SETTLING):
-        return "sliced", SLICED
     return state.value, why
 
 

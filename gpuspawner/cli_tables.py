@@ -16,19 +16,29 @@ def devices_table(report: dict[str, Any]) -> None:
     """Print :func:`gpuspawner.cli_report.devices_report`."""
     table = _table("GPU", "UUID", "Model", "Memory", "MIG", "Processes", "State", "Holder")
     for device in report["devices"]:
-        _row(
-            table,
-            device["index"],
-            device["uuid"] or "?",
-            device["model"] or "?",
-            _memory(device),
-            {True: "on", False: "off", None: "-"}[device["mig"]],
-            len(device["processes"]),
-            device["state"] + (f": {device['why']}" if device["why"] else ""),
-            ", ".join(_holder(claim) for claim in device["holders"]) or "-",
-        )
+        _device_row(table, device, device["model"], _memory(device), device["mig"])
+        for one in device["slices"]:
+            size = "?" if one["memory_mib"] is None else f"{one['memory_mib']} MiB"
+            _device_row(table, {**one, "index": ""}, "", size, one["profile"])
     console = _print(table)
     console.print(_versions(report), highlight=False)
+
+
+def _device_row(
+    table: Table, device: dict[str, Any], model: str, memory: str, mig: bool | str | None
+) -> None:
+    """One row for a card, or for a slice below its card."""
+    _row(
+        table,
+        device["index"],
+        device["uuid"] or "?",
+        model or ("?" if "model" in device else ""),
+        memory,
+        mig if isinstance(mig, str) else {True: "on", False: "off", None: "-"}[mig],
+        len(device["processes"]),
+        device["state"] + (f": {device['why']}" if device["why"] else ""),
+        ", ".join(_holder(claim) for claim in device["holders"]) or "-",
+    )
 
 
 def leases_table(report: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from traitlets.log import get_logger
 
 from . import config_checks as checks
 from . import hub_pages, hub_start, profile_checks
-from .config_sections import BadConfigError, Sections, is_set, spawner_class_of
+from .config_sections import BadConfigError, Sections, is_set, settings, spawner_class_of
 from .spawner import GPUSpawner
 
 
@@ -64,7 +64,8 @@ def check(c: Config, spawner_class: type[GPUSpawner]) -> list[str]:
     spawner = sections.spawner()
     checks.check_spawner(sections, spawner)
     checks.check_collisions(sections, spawner)
-    warnings = profile_checks.check_profiles(sections, spawner)
+    booked = any(s.key == "bookings" and s.plain for s in settings(c, "GPUPool"))
+    warnings = profile_checks.check_profiles(sections, spawner, booked=booked)
     if is_set(c.JupyterHub, "cleanup_servers") and c.JupyterHub.cleanup_servers:
         warnings.append(
             "c.JupyterHub.cleanup_servers is True: every stop or restart of the hub stops all "

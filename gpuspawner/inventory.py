@@ -13,25 +13,20 @@ import re
 import signal
 import subprocess
 import sys
-import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuspawner.devices import Device, Inventory, Link
+from gpuspawner.devices import Inventory
 from gpuspawner.errors import ConfigError, ProbeError
 from gpuspawner.fixed_inventory import devices_from_config
+from gpuspawner.simulated_inventory import simulated_from_config, simulated_inventory
 
 #: Seconds a probe may take before it is killed (another process's teardown can hold NVML for 2).
 DEFAULT_DEADLINE_SECONDS = 10.0
 #: Seconds a killed probe is given to be gone. One stuck in the driver can't be killed at all.
 _REAP_SECONDS = 1.0
-
-SIMULATED_CARDS = 4
-SIMULATED_MODEL = "NVIDIA A100-SXM4-40GB"
-SIMULATED_MEMORY_MIB = 40960
-_MOST_SIMULATED = 256
 
 
 class Source(Protocol):
@@ -72,40 +67,6 @@ class FixedSource:
 
     async def read(self) -> Inventory:
         return self._inventory
-
-
-def simulated_inventory(
-    count: int = SIMULATED_CARDS,
-    model: str = SIMULATED_MODEL,
-    memory_mib: int = SIMULATED_MEMORY_MIB,
-) -> Inventory:
-    """``count`` idle cards, each pair joined by NVLink.
-
-    UUIDs depend on the card's number alone, so two hubs that simulate on one engine mean the same
-    cards, today and tomorrow.
-    """
-    devices = tuple(
-        Device(
-            uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'gpuspawner-simulated-{index}')}",
-            index=index,
-            model=model,
-            minor=index,
-            pci_bus_id=f"{index // 255:08X}:{index % 255 + 1:02X}:00.0",
-            memory_mib=memory_mib,
-            used_mib=0,
-            reserved_mib=0,
-            mig=False,
-            recovery_action="none",
-            numa_node=0,
-        )
-        for index in range(count)
-    )
-    links = tuple(
-        Link(a.uuid, b.uuid, nvlinks=12, p2p=True, ancestor="node")
-        for i, a in enumerate(devices)
-        for b in devices[i + 1 :]
-    )
-    return Inventory(devices=devices, links=links, source="simulated")
 
 
 class SimulatedSource:
@@ -254,7 +215,8 @@ def _parse(status: int, out: bytes, err: bytes) -> Inventory:
 _ALLOWED = """use one of
   c.GPUPool.inventory = "nvml"        # ask the local NVIDIA driver
   c.GPUPool.inventory = "simulated"   # four cards that do not exist
-  c.GPUPool.inventory = {"simulated": 8, "model": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960}
+  c.GPUPool.inventory = {"simulated": 8, "model": "NVIDIA A100-SXM4-40GB", "memory_mib": 40960,
+                         "mig": ["3g.20gb", "2g.10gb"], "nvlink_groups": [4, 4]}
   c.GPUPool.inventory = [{"uuid": "GPU-...", "model": "...", "memory_gib": 40}, ...]"""
 
 
@@ -262,8 +224,8 @@ def source_from_config(value: Any, *, deadline_seconds: float = DEFAULT_DEADLINE
     """The source that ``GPUPool.inventory`` asks for.
 
     Args:
-        value: ``"nvml"``, ``"simulated"``, ``{"simulated": N, "model": ..., "memory_mib": ...}``
-            or a list of cards (see :func:`gpuspawner.fixed_inventory.devices_from_config`).
+        value: ``"nvml"``, ``"simulated"``, ``{"simulated": N, ...}`` or a list of cards; see
+            :mod:`gpuspawner.simulated_inventory` and :mod:`gpuspawner.fixed_inventory`.
         deadline_seconds: for the driver only.
 
     Raises:
@@ -274,32 +236,7 @@ def source_from_config(value: Any, *, deadline_seconds: float = DEFAULT_DEADLINE
     if value == "simulated":
         return SimulatedSource(simulated_inventory())
     if isinstance(value, Mapping):
-        return SimulatedSource(_simulated_from_config(value))
+        return SimulatedSource(simulated_from_config(value, _ALLOWED))
     if isinstance(value, (list, tuple)):
         return FixedSource(value)
     raise ConfigError(f"GPUPool.inventory is {value!r}; {_ALLOWED}")
-
-
-def _simulated_from_config(value: Mapping[Any, Any]) -> Inventory:
-    unknown = [key for key in value if key not in ("simulated", "model", "memory_mib")]
-    if unknown or "simulated" not in value:
-        wrong = f"the unknown key {unknown[0]!r}" if unknown else "no key 'simulated'"
-        raise ConfigError(f"GPUPool.inventory is a dict with {wrong}; {_ALLOWED}")
-    count = value["simulated"]
-    model = value.get("model", SIMULATED_MODEL)
-    memory_mib = value.get("memory_mib", SIMULATED_MEMORY_MIB)
-    if type(count) is not int or not 1 <= count <= _MOST_SIMULATED:
-        raise ConfigError(
-            f"GPUPool.inventory['simulated'] is {count!r}; use a number of cards from 1 to "
-            f"{_MOST_SIMULATED}, such as 4"
-        )
-    if not isinstance(model, str) or not model:
-        raise ConfigError(
-            f"GPUPool.inventory['model'] is {model!r}; use a name such as {SIMULATED_MODEL!r}"
-        )
-    if type(memory_mib) is not int or memory_mib < 1:
-        raise ConfigError(
-            f"GPUPool.inventory['memory_mib'] is {memory_mib!r}; use a whole number of MiB "
-            f"above 0, such as {SIMULATED_MEMORY_MIB}"
-        )
-    return simulated_inventory(count, model, memory_mib)

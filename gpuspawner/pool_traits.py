@@ -16,7 +16,9 @@ class PoolTraits(LoggingConfigurable):
         "nvml",
         help="""
         Where the list of GPUs comes from. Default: ``"nvml"``, the driver of the machine the hub
-        runs on. Others: a list of GPUs, or GPUs that don't exist, to try things out.
+        runs on. Others: a list of GPUs, or GPUs that don't exist, to try things out: how many of
+        which ``model`` and ``memory_mib``; ``mig``, the slices that each of them is cut into; and
+        ``nvlink_groups``, the sizes of the groups that NVLinks join (else all are joined).
 
         Example::
 
@@ -28,6 +30,8 @@ class PoolTraits(LoggingConfigurable):
                 }
             ]
             c.GPUPool.inventory = {"simulated": 4, "model": "NVIDIA A100-SXM4-40GB"}
+            c.GPUPool.inventory = {"simulated": 2, "mig": ["3g.20gb", "2g.10gb", "2g.10gb"]}
+            c.GPUPool.inventory = {"simulated": 8, "nvlink_groups": [4, 4]}
         """,
     ).tag(config=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -23,12 +23,13 @@ from .profiles import DEFAULT_PROFILES, Profile, parse_profile_list
 from .spawner import GPUSpawner
 
 
-def check_profiles(sections: Sections, spawner: GPUSpawner) -> list[str]:
+def check_profiles(sections: Sections, spawner: GPUSpawner, *, booked: bool = False) -> list[str]:
     """Check the list, unless a callable makes it for each user.
 
     Args:
         sections: the lines as the admin wrote them.
         spawner: a spawner of nobody's with the merged settings.
+        booked: some GPUs are booked for groups at some hours.
 
     Returns:
         Warnings for the log.
@@ -62,7 +63,19 @@ def check_profiles(sections: Sections, spawner: GPUSpawner) -> list[str]:
         for setting, value, most in _limits_of(profile, spawner)
         if most < _least(profile)
     ]
+    endless = [p for p in profiles.profiles if p.needs_gpu and p.max_hours is None]
+    if booked and endless:
+        beyond.append(_never_booked(endless, line))
     return [*(_from_line(warning, line) for warning in profiles.warnings), *beyond]
+
+
+def _never_booked(profiles: Sequence[Profile], line: str) -> str:
+    """What follows where a server may run into any booking."""
+    names = ", ".join(repr(p.display_name) for p in profiles)
+    return (
+        f"{line}: without max_hours a server may run into any booking, so members of other groups "
+        f"never get a GPU of c.GPUPool.bookings for {names}; write how long a server may run there"
+    )
 
 
 def _limits_of(profile: Profile, spawner: GPUSpawner) -> Iterator[tuple[str, Any, int]]:

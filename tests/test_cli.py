@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from fakes.rows import claim
+from fakes.rows import claim, sliced
 from gpuspawner import __version__, cli, names
 from gpuspawner.claims import Claims, Listing, Survey
 from gpuspawner.cli_report import devices_report, leases_report
+from gpuspawner.cli_tables import devices_table
 from gpuspawner.devices import Device, Inventory
-from gpuspawner.health import Condition
-from gpuspawner.inventory import simulated_inventory
+from gpuspawner.health import WELL, Condition
+from gpuspawner.simulated_inventory import simulated_inventory
 from gpuspawner.states import CardState
 from gpuspawner.view import View
 from ground.engine import Engine
@@ -324,6 +325,32 @@ def test_states_of_devices_that_were_looked_at() -> None:
         "GPU-3": ("free", ""),
         "GPU-9": ("gone", "not named"),
     }
+
+
+def test_slices_are_told_below_their_card(capsys: pytest.CaptureFixture[str]) -> None:
+    conditions = {
+        "GPU-0": Condition(CardState.DIRTY, "process 7 is at work on it"),
+        "MIG-a": WELL,
+        "MIG-b": Condition(CardState.DIRTY, "process 7 is at work on it"),
+    }
+    view = View(
+        sliced(),
+        Survey(Listing((), 0.0)),
+        Claims((claim("c1", ["MIG-a"], state="running"),)),
+        conditions=conditions,
+    )
+    report = devices_report(view, HUB)
+    card, whole = report["devices"]
+    assert [(s["uuid"], s["state"], len(s["holders"])) for s in card["slices"]] == [
+        ("MIG-a", "held", 1),
+        ("MIG-b", "dirty", 0),
+    ]
+    assert whole["slices"] == []
+    devices_table(report)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split() for line in lines]
+    assert [words[0] for words in shown[1:5]] == ["0", "MIG-a", "MIG-b", "1"]
+    assert shown[2][1:5] == ["9856", "MiB", "1g.10gb", "0"]
 
 
 # -- errors in words ------------------------------------------------------------------------------

@@ -150,6 +150,43 @@ def test_the_admin_is_warned_of_old_words(
     assert "c.GPUSpawner.profile_list: entry 0 ('A')" in caplog.text
 
 
+BOOKING = '{"group": "ml", "cards": 1, "days": ["mon"], "from": "10:00", "to": "12:00"}'
+
+
+def test_the_admin_is_warned_of_bookings_that_shut_profiles_out(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuspawner.config.get_logger", lambda: logging.getLogger("hub"))
+    for added in (f"c.GPUPool.bookings = [{BOOKING}]", f"c.GPUPool.bookings.append({BOOKING})"):
+        caplog.clear()
+        configure(config(added))
+        assert "without max_hours" in caplog.text
+        assert "for 'One GPU'; write how long" in caplog.text
+    caplog.clear()
+    configure(
+        config(
+            f"""
+            c.GPUPool.bookings = [{BOOKING}]
+            c.GPUSpawner.profile_list = [
+                {{"display_name": "GPU", "gpu": {{}}, "max_hours": 2}},
+                {{"display_name": "CPU"}},
+            ]
+            """
+        )
+    )
+    configure(config("c.GPUPool.bookings = []"))
+    assert "max_hours" not in caplog.text
+
+
+def test_a_mistake_in_what_is_kept_names_the_line() -> None:
+    assert refused("c.GPUPool.reserved_for = {'research': 0}").startswith(
+        "c.GPUPool.reserved_for.research: 0 is no number of cards"
+    )
+    assert refused("c.GPUPool.bookings = [{'group': 'ml'}]").startswith(
+        "c.GPUPool.bookings: entry 0"
+    )
+
+
 def test_the_admin_is_warned_of_a_profile_that_nobody_can_start(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,9 +25,10 @@ from gpuspawner.inventory import (
     NVMLSource,
     SimulatedSource,
     Source,
-    simulated_inventory,
     source_from_config,
 )
+from gpuspawner.simulated_inventory import simulated_inventory
+from gpuspawner.topology import Tier, topology_of
 from standin import FakeDriver, Fault, built_or_skip
 
 UUID_A = "GPU-5d0e2b3c-8f41-4a6b-9c1d-2e7f60a1b2c3"
@@ -118,6 +119,32 @@ def test_simulated_cards_have_names_of_their_own(field: str) -> None:
     assert len({getattr(d, field) for d in devices}) == 256
 
 
+def test_simulated_slices_are_cut_from_each_card() -> None:
+    value = {"simulated": 2, "mig": ["3g.20gb", "1g.5gb+me"]}
+    inventory = read_now(source_from_config(value))
+    assert [d.mig for d in inventory.devices] == [True, True]
+    assert len(inventory.slice_by_uuid) == 4
+    for device in inventory.devices:
+        assert device.uuid in {d.uuid for d in simulated_inventory(2).devices}
+        assert [(s.profile, s.memory_mib, s.parent, s.index) for s in device.slices] == [
+            ("3g.20gb", 20480, device.uuid, 0),
+            ("1g.5gb+me", 5120, device.uuid, 1),
+        ]
+    assert all(uuid.startswith("MIG-") for uuid in inventory.slice_by_uuid)
+    assert inventory == read_now(source_from_config(value)), "the same for every hub"
+
+
+def test_simulated_groups_are_linked_inside_and_not_between() -> None:
+    inventory = read_now(source_from_config({"simulated": 6, "nvlink_groups": [3, 2]}))
+    ids = [d.uuid for d in inventory.devices]
+    assert [d.numa_node for d in inventory.devices] == [0, 0, 0, 1, 1, 5]
+    topology = topology_of(inventory)
+    assert topology.joint(ids[0], ids[2]).tier == Tier.NVLINK
+    assert topology.joint(ids[3], ids[4]).tier == Tier.NVLINK
+    assert topology.joint(ids[2], ids[3]).tier == Tier.NONE
+    assert topology.joint(ids[4], ids[5]).tier == Tier.NONE
+
+
 def test_simulated_cards_are_all_linked() -> None:
     inventory = simulated_inventory(4)
     assert len(inventory.links) == 6
@@ -164,6 +191,12 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"simulated": 1, "model": ""}, ["['model'] is ''", "A100"]),
     ({"simulated": 1, "memory_mib": 1.5}, ["['memory_mib'] is 1.5", "40960"]),
     ({"simulated": 1, "memory_mib": 0}, ["['memory_mib'] is 0"]),
+    ({"simulated": 1, "mig": "1g.5gb"}, ["['mig'] is '1g.5gb'", "['3g.20gb', '2g.10gb']"]),
+    ({"simulated": 1, "mig": ["1g"]}, ["['mig'] is ['1g']", "['3g.20gb', '2g.10gb']"]),
+    ({"simulated": 1, "mig": ["3g.20gb"] * 3}, ["together 60 GiB", "40960 MiB", "fewer"]),
+    ({"simulated": 4, "nvlink_groups": [2, 3]}, ["['nvlink_groups'] is [2, 3]", "at most 4"]),
+    ({"simulated": 4, "nvlink_groups": [0]}, ["['nvlink_groups'] is [0]", "such as [2, 2]"]),
+    ({"simulated": 4, "nvlink_groups": 2}, ["['nvlink_groups'] is 2"]),
     ([UUID_A], ["inventory[0] is 'GPU-", "dict such as"]),
     ([{"model": "x"}], ["inventory[0] has no 'uuid'", "nvidia-smi -L"]),
     ([CARD, {"uuid": "GPU-1"}], ["inventory[1]['uuid'] is 'GPU-1'", "nvidia-smi -L"]),
@@ -212,7 +245,9 @@ junk = st.recursive(
 )
 fields = st.sampled_from(["uuid", "model", "memory_gib", "memory_mib", "index", "pci_bus_id"])
 cards = st.lists(st.dictionaries(fields, junk | st.just(UUID_A), max_size=4), max_size=3)
-simulated = st.dictionaries(st.sampled_from(["simulated", "model", "memory_mib"]), junk)
+simulated = st.dictionaries(
+    st.sampled_from(["simulated", "model", "memory_mib", "mig", "nvlink_groups"]), junk
+)
 
 
 @given(junk | cards | simulated)

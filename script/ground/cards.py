@@ -8,11 +8,12 @@ container really has that node and only that.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpuspawner.inventory import simulated_inventory
+from gpuspawner.devices import Inventory
+from gpuspawner.simulated_inventory import simulated_inventory
 
 _HOOK = """#!/bin/sh
 # Stands in for NVIDIA's hook: records its arguments and stdin in a folder of its own per call.
@@ -50,6 +51,11 @@ def simulated_uuids(count: int = 4) -> tuple[str, ...]:
 
 def cdi_spec(uuids: Sequence[str]) -> dict[str, Any]:
     """A CDI specification with one device per id, each a node that is really ``/dev/null``."""
+    return _spec({uuid: number for number, uuid in enumerate(uuids)})
+
+
+def _spec(numbers: Mapping[str, int]) -> dict[str, Any]:
+    """The same, by the number of each one's node."""
     return {
         "cdiVersion": "0.5.0",
         "kind": "nvidia.com/gpu",
@@ -60,17 +66,27 @@ def cdi_spec(uuids: Sequence[str]) -> dict[str, Any]:
                     "deviceNodes": [{"path": f"/dev/nvidia{number}", "hostPath": "/dev/null"}]
                 },
             }
-            for number, uuid in enumerate(uuids)
+            for uuid, number in numbers.items()
         ],
     }
 
 
 def write_cdi(folder: Path, uuids: Sequence[str]) -> Path:
     """Write the specification into ``folder``; returns the file."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "simulated.json"
+    return _write(folder / "simulated.json", cdi_spec(uuids))
+
+
+def write_slices(folder: Path, inventory: Inventory) -> Path:
+    """Write a specification of all slices, each the node of its card; returns the file."""
+    devices = {d.uuid: d.minor or 0 for d in inventory.devices}
+    slices = {uuid: devices[s.parent] for uuid, s in inventory.slice_by_uuid.items()}
+    return _write(folder / "slices.json", _spec(slices))
+
+
+def _write(path: Path, spec: Mapping[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(cdi_spec(uuids), indent=1))
+    new.write_text(json.dumps(spec, indent=1))
     # The engine watches the folder: it must never read half a file.
     new.replace(path)
     return path

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuspawner.devices import Device, Inventory, Process
 from gpuspawner.errors import ProbeError
-from gpuspawner.inventory import simulated_inventory
+from gpuspawner.simulated_inventory import simulated_inventory
 
 from .hub import FakeHub
 

@@ -27,7 +27,7 @@ from gpuspawner import names, pool_ends, removal
 from gpuspawner.attempts import Attempt
 from gpuspawner.devices import Inventory, Process
 from gpuspawner.errors import EngineUnknown, GPUSpawnerError
-from gpuspawner.inventory import simulated_inventory
+from gpuspawner.simulated_inventory import simulated_inventory
 
 from .stage import OneAtATime, Stage, SteppedLoop, Worker
 
