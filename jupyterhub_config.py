@@ -28,12 +28,14 @@ c.DockerSpawner.mem_limit = "32G"
 # What users may choose. Without this line: "One GPU" and "Without a GPU".
 # c.GPUSpawner.profile_list = [
 #     {"display_name": "One GPU", "slug": "one-gpu", "gpu": {"count": 1}},
+#     {"display_name": "Half a GPU", "slug": "half-gpu", "gpu": {"share": "1/2"}},
 #     {
 #         "display_name": "One large GPU",
 #         "slug": "large-gpu",
-#         "description": "For models that need 40 GB or more.",
-#         "gpu": {"count": 1, "min_memory_gib": 40},
+#         "description": "An A100 if one is free, else any with 40 GB or more.",
+#         "gpu": [{"models": ["*A100*"]}, {"min_memory_gib": 40}],
 #         "groups": ["research"],
+#         "max_hours": 8,
 #     },
 #     {"display_name": "Without a GPU", "slug": "cpu", "spawner_override": {"mem_limit": "8G"}},
 # ]

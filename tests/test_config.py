@@ -218,7 +218,7 @@ def test_the_examples_in_that_file_are_right() -> None:
     commented = [line[2:] for line in lines if line.startswith(("# c.GPU", "#     ", "# ]"))]
     c = config("\n".join(commented))
     configure(c)
-    assert len(c.GPUSpawner.profile_list) == 3
+    assert len(c.GPUSpawner.profile_list) == 4
 
 
 # -- what is refused ------------------------------------------------------------------------------
