@@ -17,7 +17,7 @@ from fakes.hub import in_thread, until
 from gpuspawner.refusal import GPURefusal
 from real_spawner import CPU, ONE, RealHub
 
-PROFILES = [
+PROFILES: list[dict[str, Any]] = [
     {"display_name": "One GPU", "gpu": {"count": 1}},
     {"display_name": "Two or one", "slug": "two", "gpu": [{"count": 2}, {"count": 1}]},
     {"display_name": "CPU", "slug": "cpu", "max_servers_per_user": 1},
@@ -86,7 +86,8 @@ async def test_every_group_of_a_user_counts(hub: RealHub) -> None:
     await hub.start("dan")
     await hub.start("dan", ONE, "b")
     assert '"chess"' in (await refused(hub, "ada")).jupyterhub_message
-    await hub.start("ben")  # is in no chess club
+    await hub.start("ben")  # is in no chess club, so what dan has does not count
+    await hub.start("ben", ONE, "b")
 
 
 async def test_who_leaves_a_group_is_free_of_it(hub: RealHub) -> None:
@@ -187,6 +188,22 @@ async def test_kept_containers_that_start_again_at_once_stay_within_the_limit(
     assert len(machine.live()) == 1
     assert set(machine.containers) == kept
     assert hub.idle
+
+
+async def test_a_kept_container_that_starts_again_is_counted_once(
+    hub: RealHub, machine: FakeMachine
+) -> None:
+    hub.config.GPUSpawner.remove = False
+    hub.config.GPUSpawner.profile_list = [{**PROFILES[2], "max_servers_per_user": 2}]
+    await hub.start("ada", CPU, "a")
+    await hub.stop("ada", "a")
+    with machine.gate("start", "after") as gate:
+        first = hub.begin_start("ada", CPU, "a")
+        await in_thread(gate.wait_arrived)  # it runs, and its start is not over
+        second = hub.begin_start("ada", CPU, "b")
+        await until(lambda: machine.calls.count("start") == 3 or second.done())
+    await asyncio.gather(first, second)
+    assert len(machine.live()) == 2
 
 
 async def test_a_hundred_members_are_not_asked_for_one_by_one(hub: RealHub) -> None:

@@ -162,6 +162,9 @@ async def test_a_restart_of_the_hub_and_another_profile_list_change_nothing(
     await hub.start("ada", QUICK)
     machine.advance(3 * HOUR)
     hub.config.GPUSpawner.profile_list = [{**PROFILES[0], "max_hours": 100}, PROFILES[2]]
+    hub.kill()
+    hub._begin()
+    assert hub.spawner("ada").max_seconds == 4 * HOUR, "before anything was asked"
     await hub.restart()
     assert hub.spawner("ada").max_seconds == 4 * HOUR
     machine.advance(HOUR - 60)
@@ -258,7 +261,13 @@ async def test_its_container_is_not_kept(hub: RealHub, machine: FakeMachine) -> 
     spawner = await hub.start("ada", {"profile": "cpu"})
     await hub.stop("ada")
     assert [*resumes, spawner.will_resume] == [False, True]
-    assert len(machine.containers) == 1
+    [kept] = machine.containers
+    # Nor is it the one for a server that has a limit by now.
+    hub.config.GPUSpawner.profile_list = [{"display_name": "CPU", "slug": "cpu", "max_hours": 1}]
+    machine.advance(2 * HOUR)
+    spawner = await hub.start("ada", {"profile": "cpu"})
+    assert spawner.object_id != kept
+    assert container(machine, spawner).labels[LABEL] == "3600"
 
 
 async def test_the_warning_is_due_by_a_steady_clock(
