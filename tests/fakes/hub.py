@@ -60,9 +60,8 @@ class FakeHub:
             hub_id,
             in_database,
             keep_ended=keep_ended,
-            inventory={"simulated": cards},
             log=self.log,
-            **settings,
+            **{"inventory": {"simulated": cards}, **settings},
         )
         self.image_id = str(machine.images["img"]["Id"])
 
@@ -98,9 +97,9 @@ class FakeHub:
         }
 
     async def reserve(
-        self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0
+        self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0, **asked: Any
     ) -> tuple[Attempt, Ticket]:
-        attempt = await self.pool.reserve(demand(user, server, count=count, limit=limit))
+        attempt = await self.pool.reserve(demand(user, server, count=count, limit=limit, **asked))
         return attempt, self.pool.ticket(attempt)
 
     async def create(self, attempt: Attempt, ticket: Ticket) -> str:
@@ -119,11 +118,11 @@ class FakeHub:
         return container_id
 
     async def spawn(
-        self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0
+        self, user: str = "ada", server: str = "", *, count: int = 1, limit: int = 0, **asked: Any
     ) -> tuple[Attempt, str]:
         """A whole spawn, as the product's spawner goes about it."""
         for _ in range(MAX_YIELDS):
-            attempt, ticket = await self.reserve(user, server, count=count, limit=limit)
+            attempt, ticket = await self.reserve(user, server, count=count, limit=limit, **asked)
             try:
                 container_id = await self.go(attempt, ticket)
             except BaseException:
