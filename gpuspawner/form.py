@@ -39,6 +39,7 @@ def render(
     image: str = "",
     notice: str = "",
     live_url: str = "",
+    always: bool = False,
     folders: Sequence[str] = (),
     template_vars: Mapping[str, Any] | None = None,
 ) -> str:
@@ -51,6 +52,7 @@ def render(
         image: what is used when none is chosen: a key in ``images``, or an image itself.
         notice: a line of plain text above the profiles.
         live_url: where an open page asks how things stand; empty for a page that does not.
+        always: render it also where there is nothing to choose.
         folders: where the admin may have put a template that extends ours.
         template_vars: more names for it.
     """
@@ -59,7 +61,8 @@ def render(
     several_images = (images == "*" or (images is not None and len(images) > 1)) and (
         len(own_image) < len(profiles)
     )
-    if len(profiles) == 1 and not profiles[0].options and not several_images:
+    one = len(profiles) == 1 and not profiles[0].options and not several_images
+    if one and not always:
         return ""
     before: Mapping[str, Any] = last or {}
     last_slug = before.get("profile")

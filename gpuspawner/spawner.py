@@ -62,6 +62,7 @@ class GPUSpawner(Standing):
 
     def options_from_query(self, query_data: Mapping[str, Any]) -> dict[str, str]:
         """A link's query string; checked against the profiles when the server starts."""
+        self.link_handler = self.handler
         return self._read_page(query_data)
 
     def _read_page(
@@ -108,6 +109,9 @@ class GPUSpawner(Standing):
             "image": str(self.image),
             "notice": " ".join(line for line in lines if line).strip(),
             "live_url": self._live_url,
+            # After a link that is refused the hub shows the form with the reason; where there is
+            # no form, it would start something else without a word.
+            "always": self.link_handler is not None and self.link_handler is self.handler,
         }
         folders = [str(folder) for folder in self.user.settings.get("template_path") or ()]
         if not has_own_template(folders):

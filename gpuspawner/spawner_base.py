@@ -57,6 +57,7 @@ class SpawnerBase(SpawnerTraits):
         watched: what looks into that container have found; None before the first.
         last_options: the last accepted ``user_options``; kept over stops and restarts.
         from_page: the ``user_options`` last read from a form or a link, not checked.
+        link_handler: the hub's handler of the last link with options.
     """
 
     lease: str = ""
@@ -66,6 +67,7 @@ class SpawnerBase(SpawnerTraits):
     choice: Choice | None = None
     last_options: dict[str, str] | None = None
     from_page: dict[str, str] | None = None
+    link_handler: Any = None
     watched: Watched | None = None
     _profiles: ProfileList | None = None
     _warned: frozenset[str] = frozenset()  # what was said of lists that a callable made
