@@ -41,6 +41,9 @@ def configure(c: Config, *, swarm: bool = False) -> None:
         hub.spawner_class = GPUSpawner
     if not is_set(hub, "cleanup_servers"):
         hub.cleanup_servers = False
+    paths = "additional_profile_form_template_paths"
+    if "KubeSpawner" in c and is_set(c.KubeSpawner, paths) and not is_set(c.GPUSpawner, paths):
+        c.GPUSpawner[paths] = c.KubeSpawner[paths]
     warnings = check(c, spawner_class)
     for warning in warnings:
         get_logger().warning("%s", warning)

@@ -81,7 +81,7 @@ def render(
         "states": {**states, **{p.slug: closed for p in offers.others}},
         "others": [p.slug for p in offers.others],
         "selected": selected,
-        "answers": {p.slug: _answers(p, before if p.slug == last_slug else {}) for p in profiles},
+        "answers": {p.slug: answers_of(p, before if p.slug == last_slug else {}) for p in profiles},
         "images": list(listed) if several_images else [],
         "any_image": several_images and images == "*",
         "image": image_key,
@@ -103,7 +103,7 @@ def has_own_template(folders: Sequence[str]) -> bool:
     return any((Path(folder) / TEMPLATE).is_file() for folder in folders)
 
 
-def _answers(profile: Profile, last: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def answers_of(profile: Profile, last: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Per option: the choice to preselect, and the text to put into its free field."""
     answers = {}
     for option in profile.options:

@@ -27,8 +27,10 @@ UNLISTED = "unlisted-choice"
 UNLISTED_SUFFIX = f"--{UNLISTED}"
 _LINK_PREFIX = "opt-"
 _FORM_PREFIX = "profile-option-"
-#: Form fields that are the hub's own.
-_HUB_FIELDS = frozenset({"_xsrf"})
+#: Form fields that are the hub's own, or help another form to its ``profile``.
+_NOT_OURS = frozenset({"_xsrf", "select-profile"})
+#: How jupyterhub-fancy-profiles' form says that the text counts.
+_UNLISTED_TOO = "unlisted_choice"
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
@@ -83,7 +85,7 @@ def options_from_form(
     """
     fields: dict[str, str] = {}
     for field, values in formdata.items():
-        if field in _HUB_FIELDS:
+        if field in _NOT_OURS:
             continue
         # In links, options may be marked by a prefix; JupyterHub 6 takes it off itself, 5 does not.
         key = field.removeprefix(_LINK_PREFIX)
@@ -101,6 +103,10 @@ def options_from_form(
         return plain
     prefix = f"{_FORM_PREFIX}{slug}--"
     own = {k[len(prefix) :]: v for k, v in fields.items() if k.startswith(prefix)}
+    own = {
+        k: UNLISTED if v == _UNLISTED_TOO and not k.endswith(UNLISTED_SUFFIX) else v
+        for k, v in own.items()
+    }
     # The form has one image list for all profiles; an option "image" of the profile stands before.
     asked = {key.removesuffix(UNLISTED_SUFFIX) for key in own}
     plain = {k: v for k, v in plain.items() if k not in asked}

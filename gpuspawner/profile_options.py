@@ -34,6 +34,7 @@ UNLISTED_KEYS = (
 _NOT_FOR_PROFILES = frozenset(
     {
         "profile_list", "user_options", "options_form", "options_from_form", "apply_user_options",
+        "additional_profile_form_template_paths",
         "max_gpus_per_user", "max_gpus_per_group", "allowed_images", "remove",
     }
 )  # fmt: skip

@@ -20,6 +20,7 @@ from .errors import ConfigError, EngineUnknown, GPUSpawnerError, OptionsError
 from .form import TEMPLATE, has_own_template, render
 from .form_state import Offers, ProfileState, shown_to_others, state_of
 from .glance import Glance
+from .kubespawner_form import render_foreign
 from .notices import notices_for
 from .options import brings_image, options_from_form
 from .pool import GPUPool
@@ -113,6 +114,14 @@ class GPUSpawner(Standing):
             # no form, it would start something else without a word.
             "always": self.link_handler is not None and self.link_handler is self.handler,
         }
+        foreign = list(self.additional_profile_form_template_paths)
+        if foreign and offers.profiles:
+            try:
+                return render_foreign(
+                    foreign, offers, last=self.last_options, images=self._get_allowed_images()
+                )
+            except Exception:  # whatever another form's template may raise
+                self.log.exception("The form is gpuspawner's own, since another's failed")
         folders = [str(folder) for folder in self.user.settings.get("template_path") or ()]
         if not has_own_template(folders):
             return render(offers, **known)

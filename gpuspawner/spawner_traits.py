@@ -46,6 +46,19 @@ class SpawnerTraits(DockerSpawner):
         """,
     ).tag(config=True)
 
+    additional_profile_form_template_paths = List(
+        Unicode(),
+        help="""
+        Folders with a ``form.html`` made for KubeSpawner's list of profiles, to be shown in place
+        of the spawn form. Default: none; ``c.KubeSpawner.additional_profile_form_template_paths`` is
+        taken over, so that ``setup_ui(c)`` of jupyterhub-fancy-profiles works as it is.
+
+        Example::
+
+            c.GPUSpawner.additional_profile_form_template_paths = ["/etc/jupyterhub/form"]
+        """,
+    ).tag(config=True)
+
     max_gpus_per_user = Union(
         [Integer(), Dict()],
         default_value=1,
