@@ -50,8 +50,8 @@ class SpawnerTraits(DockerSpawner):
         Unicode(),
         help="""
         Folders with a ``form.html`` made for KubeSpawner's list of profiles, to be shown in place
-        of the spawn form. Default: none; ``c.KubeSpawner.additional_profile_form_template_paths`` is
-        taken over, so that ``setup_ui(c)`` of jupyterhub-fancy-profiles works as it is.
+        of the spawn form. Default: none. ``c.KubeSpawner.additional_profile_form_template_paths``
+        is taken over, so that ``setup_ui(c)`` of jupyterhub-fancy-profiles works as it is.
 
         Example::
 
