@@ -11,6 +11,7 @@ from .claims import Claim, Row, Survey, describe, loads
 from .devices import Device, Slice
 from .health import Condition
 from .states import CardState
+from .time_limits import seconds_left
 from .view import View
 
 _WHOSE = {"mine": "this hub", "sibling": "another hub", "outsider": "outside"}
@@ -85,10 +86,12 @@ def leases_report(view: View, hub_id: str) -> dict[str, Any]:
 
 def _claim(claim: Claim, survey: Survey) -> dict[str, Any]:
     told = describe(claim)
+    left = seconds_left(claim.row, survey.listing) if claim.row.ours else None
     return {
         **told,
         "whose": _WHOSE[claim.whose],
         "age_seconds": max(0, round(survey.listing.age(claim.row))),
+        "seconds_left": None if left is None else max(0, round(left)),
     }
 
 

@@ -43,14 +43,27 @@ def _device_row(
 
 def leases_table(report: dict[str, Any]) -> None:
     """Print :func:`gpuspawner.cli_report.leases_report`."""
-    table = _table("Holder", "Whose", "State", "Age", "Share", "GPUs", "Container", "Found by")
+    table = _table(
+        "Holder",
+        "Whose",
+        "Profile",
+        "State",
+        "Age",
+        "Left",
+        "Share",
+        "GPUs",
+        "Container",
+        "Found by",
+    )
     for lease in report["leases"]:
         _row(
             table,
             _holder(lease),
             lease["whose"],
+            lease["profile"] or "-",
             lease["state"],
             _age(lease["age_seconds"]),
+            "-" if lease["seconds_left"] is None else _age(lease["seconds_left"]),
             lease["share"],
             "\n".join(lease["devices"]),
             lease["container"][:12],

@@ -62,6 +62,7 @@ def ours(number: int, hub: str, user: str, devices: str, server: str = "") -> An
             names.LABEL_SERVER: server,
             names.LABEL_PROFILE: "one-gpu",
             names.LABEL_DEVICES: devices,
+            **({names.LABEL_MAX_SECONDS: "7260"} if server else {}),
         },
     )
 
@@ -178,6 +179,8 @@ def test_leases_as_json(stand_in: StandInEngine, capsys: pytest.CaptureFixture[s
     assert mine["devices"] == [CARDS[0]]
     assert mine["age_seconds"] == 60
     assert mine["lease"] == "lease-1"
+    assert mine["seconds_left"] == 7200
+    assert (sibling["seconds_left"], outsider["seconds_left"]) == (None, None)
     assert sibling["whose"] == "another hub"
     assert (outsider["whose"], outsider["name"]) == ("outside", "name-3")
     assert outsider["why"] == "device request"
@@ -208,7 +211,12 @@ def test_tables_name_everybody_and_cut_nothing(
     assert "foreign: device request" in devices
     assert "Source: simulated." in devices
     _, leases, _ = run(capsys, "leases")
-    assert "amelie/training" in leases
+    [line] = [line for line in leases.splitlines() if "amelie/training" in line]
+    told = ["this", "hub", "one-gpu", "running", "1", "min", "2", "h"]
+    assert line.split()[1:9] == told
+        "amelie/training",
+        *["this", "hub", "one-gpu", "running", "1", "min", "2"],
+    ]
     assert "name-5 (000000000000) asks for GPU-gone" in leases
     # A name is never taken for markup or for the terminal's own codes.
     assert "[bold]bo?[31m" in leases
