@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpuspawner.devices import Device
+from gpuspawner.devices import Device, Slice
 from gpuspawner.errors import ConfigError
 
 _EXAMPLE = (
@@ -19,6 +19,24 @@ _EXAMPLE = (
 )
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PCI = re.compile(r"([0-9A-Fa-f]{8}|[0-9A-Fa-f]{4}):[0-9A-Fa-f]{2}:[01][0-9A-Fa-f]\.[0-7]")
+
+
+#: A MIG profile by name; the group is the GiB that it tells.
+MIG_PROFILE = re.compile(r"(?:[1-9]c\.)?[1-9]g\.([1-9][0-9]*)gb(?:[+-][a-z0-9.]+)*")
+_MIG_UUID = re.compile(
+    r"MIG-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/[0-9]+/[0-9]+)"
+)
+
+
+def mig_mib(profile: str) -> int:
+    """MiB that a profile's name tells; 0 if it is none."""
+    found = MIG_PROFILE.fullmatch(profile)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _named(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _whole(value: Any) -> bool:
@@ -55,6 +73,17 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "numa_node": (_whole, "the number of a NUMA node, 0 or more"),
     "display": (lambda v: isinstance(v, bool), "True if the card drives a screen, else False"),
+    "slices": (
+        lambda v: (
+            isinstance(v, Mapping)
+            and bool(v)
+            and all(_named(_MIG_UUID, uuid) and _named(MIG_PROFILE, p) for uuid, p in v.items())
+        ),
+        (
+            "the card's MIG slices: the profile of each by its UUID, as 'nvidia-smi -L' prints "
+            "them, such as {'MIG-3f0c7b1e-2a55-5d0c-8a30-5b7c1f0e9d11': '1g.10gb'}"
+        ),
+    ),
 }
 
 
@@ -63,7 +92,8 @@ def devices_from_config(entries: Sequence[Any]) -> tuple[Device, ...]:
 
     Args:
         entries: one dict per card. ``uuid`` is needed. ``model``, ``memory_gib`` or
-            ``memory_mib``, ``minor``, ``pci_bus_id``, ``numa_node`` and ``display`` may be told.
+            ``memory_mib``, ``minor``, ``pci_bus_id``, ``numa_node``, ``display`` and ``slices``
+            may be told.
             ``index`` is the entry's place in the list unless told. A ``minor`` is never guessed.
 
     Raises:
@@ -77,6 +107,12 @@ def devices_from_config(entries: Sequence[Any]) -> tuple[Device, ...]:
     devices = tuple(_device(place, entry) for place, entry in enumerate(entries))
     for field in ("uuid", "index", "minor", "pci_bus_id"):
         _no_twins(devices, field)
+    slices = [s.uuid for d in devices for s in d.slices]
+    for uuid in slices:
+        if slices.count(uuid) > 1:
+            raise ConfigError(
+                f"GPUPool.inventory has the slice {uuid!r} in two cards; each slice is of one card"
+            )
     return devices
 
 
@@ -104,7 +140,15 @@ def _device(place: int, entry: Any) -> Device:
         # As the driver writes it: eight digits of domain, capitals.
         fields["pci_bus_id"] = fields["pci_bus_id"].upper().rjust(16, "0")
     fields.setdefault("index", place)
-    return Device(**fields)
+    slices = fields.pop("slices", {})
+    return Device(
+        **fields,
+        mig=True if slices else None,
+        slices=tuple(
+            Slice(uuid, profile, mig_mib(profile), entry["uuid"], number)
+            for number, (uuid, profile) in enumerate(slices.items())
+        ),
+    )
 
 
 def _no_twins(devices: tuple[Device, ...], field: str) -> None:

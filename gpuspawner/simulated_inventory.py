@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuspawner.devices import Device, Inventory, Link, Slice
 from gpuspawner.errors import ConfigError
+from gpuspawner.fixed_inventory import MIG_PROFILE, mig_mib
 
 SIMULATED_CARDS = 4
 SIMULATED_MODEL = "NVIDIA A100-SXM4-40GB"
 SIMULATED_MEMORY_MIB = 40960
 _MOST_SIMULATED = 256
-_MIG_PROFILE = re.compile(r"(?:[1-9]c\.)?[1-9]g\.([1-9][0-9]*)gb(?:[+-][a-z0-9.]+)*")
 _SIMULATED_KEYS = ("simulated", "model", "memory_mib", "mig", "nvlink_groups")
 
 
@@ -54,7 +53,7 @@ def simulated_inventory(
                 Slice(
                     uuid=f"MIG-{_simulated_id(f'{index}-{place}')}",
                     profile=profile,
-                    memory_mib=_mig_gib(profile) * 1024,
+                    memory_mib=mig_mib(profile),
                     parent=f"GPU-{_simulated_id(str(index))}",
                     index=place,
                 )
@@ -77,12 +76,6 @@ def simulated_inventory(
 
 def _simulated_id(name: str) -> uuid.UUID:
     return uuid.uuid5(uuid.NAMESPACE_DNS, f"gpuspawner-simulated-{name}")
-
-
-def _mig_gib(profile: str) -> int:
-    """Memory that a profile's name tells, 0 if it is none."""
-    found = _MIG_PROFILE.fullmatch(profile)
-    return int(found[1]) if found else 0
 
 
 def simulated_from_config(value: Mapping[Any, Any], allowed: str) -> Inventory:
@@ -125,14 +118,14 @@ def _mig_from_config(profiles: Any, memory_mib: int) -> Sequence[str]:
         "use a list of MIG profiles that each card is cut into, such as ['3g.20gb', '2g.10gb']"
     )
     right = isinstance(profiles, (list, tuple)) and all(
-        isinstance(p, str) and _MIG_PROFILE.fullmatch(p) for p in profiles
+        isinstance(p, str) and MIG_PROFILE.fullmatch(p) for p in profiles
     )
     if not right:
         raise ConfigError(f"GPUPool.inventory['mig'] is {profiles!r}; {allowed}")
-    total = sum(_mig_gib(p) for p in profiles)
-    if total * 1024 > memory_mib:
+    total = sum(mig_mib(p) for p in profiles)
+    if total > memory_mib:
         raise ConfigError(
-            f"GPUPool.inventory['mig'] is {profiles!r}, together {total} GiB of a card with "
+            f"GPUPool.inventory['mig'] is {profiles!r}, together {total} MiB of a card with "
             f"{memory_mib} MiB; use fewer or smaller ones, or a larger 'memory_mib'"
         )
     return list(profiles)

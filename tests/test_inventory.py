@@ -33,6 +33,7 @@ from standin import FakeDriver, Fault, built_or_skip
 
 UUID_A = "GPU-5d0e2b3c-8f41-4a6b-9c1d-2e7f60a1b2c3"
 UUID_B = "GPU-6d0e2b3c-8f41-4a6b-9c1d-2e7f60a1b2c3"
+SLICE = "MIG-3f0c7b1e-2a55-5d0c-8a30-5b7c1f0e9d11"
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,17 @@ def test_simulated_cards_have_names_of_their_own(field: str) -> None:
     assert len({getattr(d, field) for d in devices}) == 256
 
 
+def test_slices_may_be_written_down() -> None:
+    old = f"MIG-{UUID_A}/7/0"
+    written = {"uuid": UUID_A, "slices": {SLICE: "1g.10gb", old: "3g.40gb"}}
+    first, second = read_now(source_from_config([written, {"uuid": UUID_B}])).devices
+    assert (first.mig, second.mig, second.slices) == (True, None, ())
+    assert [(s.uuid, s.profile, s.memory_mib, s.parent) for s in first.slices] == [
+        (SLICE, "1g.10gb", 10240, UUID_A),
+        (old, "3g.40gb", 40960, UUID_A),
+    ]
+
+
 def test_simulated_slices_are_cut_from_each_card() -> None:
     value = {"simulated": 2, "mig": ["3g.20gb", "1g.5gb+me"]}
     inventory = read_now(source_from_config(value))
@@ -193,7 +205,7 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"simulated": 1, "memory_mib": 0}, ["['memory_mib'] is 0"]),
     ({"simulated": 1, "mig": "1g.5gb"}, ["['mig'] is '1g.5gb'", "['3g.20gb', '2g.10gb']"]),
     ({"simulated": 1, "mig": ["1g"]}, ["['mig'] is ['1g']", "['3g.20gb', '2g.10gb']"]),
-    ({"simulated": 1, "mig": ["3g.20gb"] * 3}, ["together 60 GiB", "40960 MiB", "fewer"]),
+    ({"simulated": 1, "mig": ["3g.20gb"] * 3}, ["together 61440 MiB", "40960 MiB", "fewer"]),
     ({"simulated": 4, "nvlink_groups": [2, 3]}, ["['nvlink_groups'] is [2, 3]", "at most 4"]),
     ({"simulated": 4, "nvlink_groups": [0]}, ["['nvlink_groups'] is [0]", "such as [2, 2]"]),
     ({"simulated": 4, "nvlink_groups": 2}, ["['nvlink_groups'] is 2"]),
@@ -202,6 +214,19 @@ WRONG: list[tuple[Any, list[str]]] = [
     ([CARD, {"uuid": "GPU-1"}], ["inventory[1]['uuid'] is 'GPU-1'", "nvidia-smi -L"]),
     ([{"uuid": UUID_A.upper()}], ["lower case"]),
     ([{"uuid": f"{UUID_A}\n"}], ["inventory[0]['uuid']"]),
+    ([{"uuid": UUID_A, "slices": {}}], ["inventory[0]['slices'] is {}", "'1g.10gb'"]),
+    (
+        [{"uuid": UUID_A, "slices": {"MIG-1": "1g.10gb"}}],
+        ["inventory[0]['slices']", "nvidia-smi -L"],
+    ),
+    ([{"uuid": UUID_A, "slices": {SLICE: "1g"}}], ["inventory[0]['slices']", "'1g.10gb'"]),
+    (
+        [
+            {"uuid": UUID_A, "slices": {SLICE: "1g.10gb"}},
+            {"uuid": UUID_B, "slices": {SLICE: "1g.10gb"}},
+        ],
+        [f"the slice '{SLICE}' in two cards"],
+    ),
     ([{"uuid": "MIG-5d0e2b3c-8f41-4a6b-9c1d-2e7f60a1b2c3"}], ["inventory[0]['uuid']"]),
     ([{"uuid": 7}], ["inventory[0]['uuid'] is 7"]),
     ([{**CARD, "memory": 40}], ["unknown field 'memory'", "memory_gib"]),
