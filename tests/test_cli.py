@@ -214,9 +214,6 @@ def test_tables_name_everybody_and_cut_nothing(
     [line] = [line for line in leases.splitlines() if "amelie/training" in line]
     told = ["this", "hub", "one-gpu", "running", "1", "min", "2", "h"]
     assert line.split()[1:9] == told
-        "amelie/training",
-        *["this", "hub", "one-gpu", "running", "1", "min", "2"],
-    ]
     assert "name-5 (000000000000) asks for GPU-gone" in leases
     # A name is never taken for markup or for the terminal's own codes.
     assert "[bold]bo?[31m" in leases
