@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuspawner.placement import place
-from gpuspawner.request import Card, Placement, Request, Shortage, has_room, suits
+from gpuspawner.placement import place, place_first
+from gpuspawner.request import Card, Kept, Placement, Request, Shortage, has_room, suits
 
 A100, L4 = "NVIDIA A100-SXM4-40GB", "NVIDIA L4"
 HALF, FIFTH = Fraction(1, 2), Fraction(1, 5)
@@ -222,6 +223,56 @@ def test_a_shortage_tells_what_is_in_the_way() -> None:
     none = place(Request(models=("*H100*",)), cards)
     assert isinstance(none, Shortage)
     assert none.never
+
+
+# -- several requests, and cards kept for others ---------------------------------------------------
+
+
+def test_the_first_request_that_can_be_met_counts() -> None:
+    big, small, any_ = Request(min_memory_mib=80_000), Request(models=("*L4*",)), Request()
+    cards = [card(0, load=Fraction(1)), card(1)]
+    found = place_first([big, small, any_], cards)
+    assert isinstance(found, Placement)
+    assert (found.devices, found.request) == (("GPU-1",), any_)
+
+
+def test_of_several_shortages_the_one_with_the_most_to_wait_for_is_told() -> None:
+    cards = [card(n, load=Fraction(1)) for n in range(3)] + [card(3, model=L4, load=Fraction(1))]
+    l4, a100, never = Request(models=("*L4*",)), Request(models=("*A100*",)), Request(5)
+    found = place_first([never, l4, a100], cards)
+    assert isinstance(found, Shortage)
+    assert (found.request, found.suitable) == (a100, 3)
+    assert [s.request for s in found.others] == [never, l4]
+    found = place_first([never, l4], cards)
+    assert isinstance(found, Shortage)
+    assert found.request == l4, "one that can never be met is not waited for"
+    found = place_first([Request(6, models=("*L4*",)), never], cards)
+    assert isinstance(found, Shortage)
+    assert (found.request, found.never) == (never, True)
+
+
+AT = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+LATER = AT + timedelta(hours=3)
+
+
+@pytest.mark.parametrize(
+    ("kept", "until", "begins"),
+    [
+        ([Kept("x", until=AT), Kept("x", until=LATER)], AT, None),
+        ([Kept("x", begins=AT), Kept("x", begins=LATER)], None, LATER),
+        ([Kept("x", begins=AT), Kept("x", until=LATER)], LATER, None),
+        ([Kept("x"), Kept("x", begins=AT)], None, None),
+    ],
+)
+def test_when_what_is_kept_can_be_had(
+    kept: list[Kept], until: datetime | None, begins: datetime | None
+) -> None:
+    cards = [card(n, kept=k) for n, k in enumerate(kept)]
+    for machine in (cards, [*cards[::-1], card(7, load=Fraction(1))]):
+        found = place(Request(), machine)
+        assert isinstance(found, Shortage)
+        assert (found.kept, found.kept_until, found.kept_from) == (2, until, begins)
+        assert not found.never
 
 
 @pytest.mark.parametrize("count", [-1, -5])

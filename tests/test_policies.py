@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fakes.boxes import EIGHT, box, islands
 from gpuspawner.placement import Policies, place
 from gpuspawner.policies import POLICIES
-from gpuspawner.request import Card, Placement, Request
+from gpuspawner.request import Card, Placement, Request, has_room, suits
 from gpuspawner.topology import Joint, Tier, Topology, groups_of
 
 HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
@@ -83,6 +83,7 @@ SLICE = Request(mig_profile="1G.10GB")
         ("pack", taken(box(8), {5: 1}), TWO_BY_FOUR, ONE, [4, 6, 7, 0, 1, 2, 3]),
         ("pack", taken(box(8), {0: 1, 4: 1, 5: 1}), TWO_BY_FOUR, ONE, [6, 7, 1, 2, 3]),
         ("pack", box(8), TWO_BY_FOUR, ONE, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("pack", taken(box(8), {0: 1}), islands(6, 2), ONE, [1, 2, 3, 4, 5, 6]),
         ("pack", taken(box(8), {7: 1}), EIGHT["4x2"], ONE, [6, 0, 1, 2, 3, 4, 5]),
         ("pack", taken(box(8), {2: 1}), EIGHT["PCIe switches"], ONE, [0, 1, 3, 4]),
         ("pack", taken(box(8), {6: 1}), EIGHT["NUMA nodes"], ONE, [4, 5, 7, 0]),
@@ -223,3 +224,5 @@ def test_slices_are_asked_for_by_profile_and_cards_are_not_slices() -> None:
     assert not uuids(mig_profile="1g.10gb", models=("*H100*",))
     assert not uuids(mig_profile="1g.10gb", min_memory_mib=20_000)
     assert not uuids(count=1), "the card itself is sliced"
+    assert not suits(cards[0], ONE)
+    assert not has_room(cards[0], ONE)
