@@ -17,8 +17,9 @@ from .request import Card, Kept
 
 #: How long before a booking a server must have ended: a start takes time, and so does an end.
 SPARE = timedelta(minutes=10)
-#: For how far ahead bookings are looked at: they come again each week, and clocks are changed.
-_AHEAD_DAYS = 15
+#: For how many days bookings are looked at, from yesterday on: a booking that began then may still
+#: run, and between any two of the same weekday there is to be a whole week after now.
+_AHEAD_DAYS = 16
 _WEEK_MINUTES = 7 * 24 * 60
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 

@@ -170,6 +170,28 @@ def test_a_server_without_a_limit_never_takes_a_booked_card() -> None:
         assert (short.closed, short.suitable, short.never) == (2, 0, True)
 
 
+def test_the_longest_server_that_fits_between_two_bookings_is_not_never() -> None:
+    keeps = parse_bookings([booking()])
+    hours = 7 * 24 - 2 - 1 / 6
+    assert gets(NOBODY, scene(box(2), *keeps, now=at("01-01 12:00")), hours=hours) == [0]
+    later = scene(box(2), *keeps, now=at("01-01 12:30"))
+    assert not why(NOBODY, later, hours=hours).never
+    assert why(NOBODY, later, hours=hours + 0.01).never
+
+
+def test_a_short_booking_within_a_long_one_leaves_no_gap() -> None:
+    week = "mon tue wed thu fri sat sun"
+    keeps = parse_bookings(
+        [
+            booking(week, "00:00", "20:00", cards=["*"]),
+            booking(week, "10:00", "11:00", cards=["*"], group="b"),
+        ]
+    )
+    now = scene(box(1), *keeps, now=at("01-01 12:00"))
+    assert not why(NOBODY, now, hours=3).never
+    assert why(NOBODY, now, hours=4).never
+
+
 def test_a_booking_goes_before_what_is_reserved() -> None:
     keeps = (*parse_reserved({"research": ["*"]}), *parse_bookings([booking(cards=["*"])]))
     running = scene(box(2), *keeps, now=at("01-01 11:00"))
