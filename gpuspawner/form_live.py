@@ -34,7 +34,6 @@ class FormLiveHandler(BaseHandler):
         spawner = user.spawners[server_name]
         if not isinstance(spawner, GPUSpawner):
             raise web.HTTPError(404)
-        self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         try:
             self.finish(await spawner.live_form())
@@ -43,7 +42,6 @@ class FormLiveHandler(BaseHandler):
 
     def write_error(self, status_code: int, **_kwargs: Any) -> None:
         """A number is all that the page needs."""
-        self.set_header("Content-Type", "application/json")
         self.set_header("Cache-Control", "no-store")
         self.finish({"status": status_code})
 
