@@ -31,7 +31,7 @@ c.GPUPool.inventory = {"simulated": 2}
 PROFILES = """
 c.GPUSpawner.max_gpus_per_user = 4
 c.GPUSpawner.http_timeout = 600
-c.GPUSpawner.profile_list = [
+BASE = [
     {
         "display_name": "One GPU",
         "slug": "one-gpu",
@@ -67,6 +67,52 @@ c.GPUSpawner.profile_list = [
         "description": "For writing, reading and lighter work.",
     },
 ]
+# What the documentation's pictures show.
+SHOWN = [
+    {
+        "display_name": "Half a GPU",
+        "description": "Enough for exercises and small models.",
+        "gpu": {"count": 1, "share": "1/2"},
+    },
+    {
+        "display_name": "One GPU",
+        "description": "A whole GPU for you alone.",
+        "gpu": {"count": 1},
+    },
+    {
+        "display_name": "Two linked GPUs",
+        "description": "For training that is split over both.",
+        "gpu": {"count": 2, "linked": "prefer"},
+    },
+    {
+        "display_name": "Without a GPU",
+        "description": "For writing, reading and lighter work.",
+    },
+]
+GROUPED = [
+    *SHOWN,
+    {
+        "display_name": "Four GPUs",
+        "description": "For the research group's long runs.",
+        "gpu": {"count": 4},
+        "groups": ["research"],
+    },
+]
+LONG = "Maschinelles-Lernen-Fortgeschrittenenpraktikum-Wintersemester"
+MANY = [
+    {
+        "display_name": f"{LONG} {number} \u0645\u0631\u062d\u0628\u0627",
+        "slug": f"many-{number}",
+        "description": LONG.lower() * 3,
+        "gpu": {"count": number % 3, **({"share": "1/2"} if number % 3 == 1 else {})},
+        **({"groups": ["others"]} if number >= 30 else {}),
+    }
+    for number in range(36)
+]
+OF_USER = {"newcomer": SHOWN, "grouped": GROUPED, "many": MANY}
+c.GPUSpawner.profile_list = lambda spawner: OF_USER.get(spawner.user.name, BASE)
+import gpuspawner
+gpuspawner.configure(c)
 """
 FACTS = (
     "import json, os; print(json.dumps([os.environ['GPUSPAWNER_DEVICES'], os.getuid(), "
@@ -118,9 +164,10 @@ def shared_form_hub(
 def form_hub(shared_form_hub: Hub, engine: Engine) -> Iterator[Hub]:
     yield shared_form_hub
     for user in ("holder1", "holder2", "student", "waiting"):
-        if shared_form_hub.server(user) is not None:
-            shared_form_hub.stop_server(user)
-            shared_form_hub.wait_stopped(user)
+        for name in ("", "a", "b"):
+            if shared_form_hub.server(user, name) is not None:
+                shared_form_hub.stop_server(user, name)
+                shared_form_hub.wait_stopped(user, name)
     shared_form_hub.wait(lambda: not containers(engine), "no container left")
 
 
@@ -237,7 +284,8 @@ def test_a_profile_without_room_cannot_be_chosen(
     three = web.radio(page, "Three GPUs")
     expect(three).to_be_disabled()
     expect(three).to_have_accessible_description(
-        "For work that is split over three cards. 2 GPUs are free, this needs 3."
+        "3 GPUs · NVIDIA A100 · 40 GB each For work that is split over three cards. "
+        "2 GPUs are free, this needs 3."
     )
     page.get_by_text("Three GPUs", exact=True).click(force=True)
     expect(three).not_to_be_checked()
@@ -289,6 +337,131 @@ def test_form_is_accessible_at_every_width_and_theme(
     assert (brightness < 128) == (theme == "dark")
 
 
+# -- the form that lies open --------------------------------------------------------------------
+
+
+def _look_again(page: Page) -> None:
+    """What an open page does when it is turned to again."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_an_open_form_follows_what_happens_and_keeps_what_was_chosen(
+    partly_taken: Hub, person: Callable[..., Page]
+) -> None:
+    page = person()
+    web.log_in(page, partly_taken, "student")
+    web.choose(page, "One GPU")
+    one, said = web.radio(page, "One GPU"), web.form(page).get_by_role("status")
+    memory = web.form(page).get_by_label("Main memory")
+    memory.select_option("32g")
+    one.focus()
+    expect(said).to_be_empty()
+    for name in ("a", "b"):
+        partly_taken.start_server("holder2", {"profile": "one-gpu"}, name=name)
+        partly_taken.wait_ready("holder2", name)
+
+    # By itself, without anything that the user does.
+    expect(web.form(page)).to_contain_text("All 4 GPUs are in use just now.")
+    expect(said).to_contain_text("One GPU: All 4 GPUs are in use just now. It opens here by itself")
+    expect(one).to_be_checked()
+    expect(one).to_be_focused()
+    expect(memory).to_have_value("32g")
+    start = page.get_by_role("button", name="Start")
+    expect(start).to_have_attribute("aria-disabled", "true")
+    page.keyboard.press("Enter")
+    expect(said).to_contain_text("One GPU: All 4 GPUs are in use just now.")
+    assert page.url.endswith("/hub/spawn")
+    assert partly_taken.server("student") is None
+
+    web.radio(page, "Without a GPU").check()
+    expect(said).to_be_empty()
+    expect(one).to_be_disabled()
+    expect(start).not_to_have_attribute("aria-disabled", "true")
+
+    for name in ("a", "b"):
+        partly_taken.stop_server("holder2", name=name)
+        partly_taken.wait_stopped("holder2", name)
+
+    def opened() -> bool:
+        _look_again(page)
+        return web.form(page).get_by_text("2 of 4 GPUs free").count() > 0
+
+    partly_taken.wait(opened, "two cards are free again")
+    expect(web.radio(page, "Without a GPU")).to_be_checked()
+    web.choose(page, "One GPU")
+    expect(memory).to_have_value("32g")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/user/student/**")
+    chosen = partly_taken.wait_ready("student")["user_options"]
+    assert chosen == {"profile": "one-gpu", "memory": "32g"}
+
+
+def test_an_open_form_gives_up_where_it_may_not_ask_and_goes_on_after_a_fault(
+    form_hub: Hub, person: Callable[..., Page]
+) -> None:
+    page = person()
+    asked: list[str] = []
+    answers = [503, 200, 404]
+
+    def answer(route: Any) -> None:
+        asked.append(route.request.url)
+        status = answers[len(asked) - 1]
+        told = {"profiles": {"cpu": {"disabled": ""}}, "selected": "cpu"}
+        route.fulfill(status=status, json=told if status == 200 else {})
+
+    page.route("**/hub/gpuspawner/profiles/*", answer)
+    web.log_in(page, form_hub, "asker")
+    one = web.radio(page, "One GPU")
+    for count in (1, 2, 3):
+        with page.expect_response("**/hub/gpuspawner/profiles/*"):
+            _look_again(page)
+        assert len(asked) == count
+        if count == 1:
+            expect(one).to_be_enabled()
+        if count == 2:  # that profile is not named any more
+            expect(one).to_be_disabled()
+            expect(web.form(page)).to_contain_text("This is not offered any more.")
+    _look_again(page)
+    page.evaluate("new Promise(done => setTimeout(done, 0))")
+    assert len(asked) == 3
+    expect(web.radio(page, "Without a GPU")).to_be_checked()
+
+
+def test_without_scripts_the_form_is_sent_as_it_is(
+    partly_taken: Hub, person: Callable[..., Page]
+) -> None:
+    page = person(java_script_enabled=False)
+    web.log_in(page, partly_taken, "student")
+    web.radio(page, "One GPU").check()
+    web.form(page).get_by_label("Main memory").select_option("32g")
+    page.get_by_role("button", name="Start").click()
+    chosen = partly_taken.wait_ready("student")["user_options"]
+    assert chosen == {"profile": "one-gpu", "memory": "32g"}
+
+
+@pytest.mark.parametrize("direction", ["ltr", "rtl"])
+def test_many_profiles_with_long_names_fit_a_phone(
+    form_hub: Hub, person: Callable[..., Page], direction: str
+) -> None:
+    page = person(viewport={"width": 320, "height": 640})
+    web.log_in(page, form_hub, "many")
+    page.evaluate(f"document.documentElement.dir = '{direction}'")
+    headings = [h.strip() for h in web.form(page).locator("legend").all_inner_texts()]
+    assert headings == [
+        "What would you like to start?", "Without a GPU", "Part of a GPU", "Whole GPUs",
+    ]  # fmt: skip
+    part = web.form(page).get_by_role("group", name="Part of a GPU")
+    assert part.get_by_role("radio").count() == 10
+    others = web.form(page).get_by_text("6 more, open to other groups only")
+    assert web.form(page).get_by_role("radio").count() == 30
+    others.click()
+    expect(web.form(page).get_by_role("radio")).to_have_count(36)
+    root = "document.documentElement"
+    assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+    found = Axe().run(page, context=".gpuspawner").response["violations"]
+    assert [f["id"] for f in found if f["impact"] in ("serious", "critical")] == []
+
+
 # -- pictures -----------------------------------------------------------------------------------
 
 
@@ -298,7 +471,37 @@ def test_picture_of_the_form(
     page = person(**_CAMERA)
     web.log_in(page, partly_taken, "newcomer")
     expect(web.form(page)).to_contain_text("2 of 4 GPUs free")
+    expect(web.form(page)).to_contain_text("1/2 of a GPU · NVIDIA A100 · about 20 GB, shared")
     _take(page, tmp_path, "form.png")
+
+    page = person(**{**_CAMERA, "color_scheme": "dark"})
+    web.log_in(page, partly_taken, "newcomer")
+    assert page.evaluate("document.documentElement.dataset.bsTheme") == "dark"
+    _take(page, tmp_path, "form-dark.png")
+
+    page = person(**{**_CAMERA, "viewport": {"width": 360, "height": 640}})
+    web.log_in(page, partly_taken, "newcomer")
+    root = "document.documentElement"
+    assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
+    _take(page, tmp_path, "form-phone.png")
+
+
+def test_picture_of_the_form_when_all_is_free(
+    form_hub: Hub, person: Callable[..., Page], tmp_path: Path
+) -> None:
+    page = person(**_CAMERA)
+    web.log_in(page, form_hub, "newcomer")
+    expect(web.form(page)).to_contain_text("4 of 4 GPUs free")
+    _take(page, tmp_path, "form-free.png")
+
+    page = person(**_CAMERA)
+    web.log_in(page, form_hub, "grouped")
+    four = web.radio(page, "Four GPUs")
+    expect(four).to_be_disabled()
+    expect(four).to_have_accessible_description(
+        "For the research group's long runs. Open to other groups only."
+    )
+    _take(page, tmp_path, "form-groups.png")
 
 
 def test_picture_of_the_form_when_all_is_taken(

@@ -1,4 +1,4 @@
-"""What an open form refreshes itself from, on real hubs: who may read it, and that it only reads."""
+"""What an open form refreshes itself from, on real hubs: who may read it; it only reads."""
 
 from __future__ import annotations
 
