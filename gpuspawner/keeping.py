@@ -122,7 +122,7 @@ def pick(keeps: Sequence[Keep], cards: Sequence[Card]) -> Picked:
     found = [(k, frozenset(c.uuid for c in named[k])) for k in keeps if k.patterns]
     units = [c for c in cards if not c.parent and c.uuid]
     in_service = sorted(
-        (c for c in units if not c.unavailable or c.settling or c.sliced),
+        (c for c in units if _in_service(c, cards)),
         key=lambda c: (c.index, c.uuid),
         reverse=True,
     )
@@ -138,6 +138,13 @@ def pick(keeps: Sequence[Keep], cards: Sequence[Card]) -> Picked:
         if not any(replace(k, patterns=(p,)).names(c) for c in cards)
     ]
     return Picked(tuple(whole), tuple(dict.fromkeys(unknown)))
+
+
+def _in_service(card: Card, cards: Iterable[Card]) -> bool:
+    """True if it, or one of its slices, is offered now or in a moment."""
+    if card.sliced:
+        return any(_in_service(c, ()) for c in cards if c.parent == card.uuid)
+    return not card.unavailable or card.settling
 
 
 def _at_one_time(a: Keep, b: Keep) -> bool:

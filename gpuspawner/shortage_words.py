@@ -37,9 +37,9 @@ def none_free(shortage: Shortage, *, cpu_available: bool) -> str:
         return f"{words.never()} Please choose another profile, or {instead}."
     what = words.then()
     advice = f"You can start without a GPU, or {what}." if cpu_available else f"Please {what}."
-    text = f"{words.busy()} {advice}"
-    safe = f"{text} {SAFE}"
-    return safe if len(safe.split()) < _TOO_LONG else text
+    short = "You can start without a GPU." if cpu_available else "Please try again later."
+    texts = [f"{words.busy()} {rest}" for rest in (f"{advice} {SAFE}", advice, short)]
+    return next((t for t in texts if len(t.split()) < _TOO_LONG), texts[-1])
 
 
 def disabled(shortage: Shortage) -> str:
@@ -146,9 +146,7 @@ class _Words:
     def _kept(self) -> str:
         found = self.shortage
         if found.kept_from:
-            return (
-                f"kept for other groups from {_clock(found.kept_from)} on {_day(found.kept_from)}"
-            )
+            return f"kept for other groups from {_day(found.kept_from)} {_clock(found.kept_from)}"
         if found.kept_until:
             return f"kept for other groups until {_clock(found.kept_until)}"
         return "kept for other groups just now"

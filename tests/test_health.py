@@ -296,6 +296,15 @@ def test_in_a_slice_only_its_holder_and_the_whole_cards_are_right() -> None:
     assert strange == {"GPU-0": "dirty", "MIG-a": "dirty"}, "and its sibling is well"
 
 
+def test_what_is_told_of_the_card_alone_is_told_of_each_slice() -> None:
+    first, whole = sliced().devices
+    stranger = Process(7, "compute", 100)
+    busy = Inventory((replace(first, processes=(stranger,)), whole))
+    assert Story().look(busy) == dict.fromkeys(("GPU-0", "MIG-a", "MIG-b"), "dirty")
+    ill = Inventory((replace(first, recovery_action="gpu-reset"), whole))
+    assert Story().look(ill) == dict.fromkeys(("GPU-0", "MIG-a", "MIG-b"), "ill")
+
+
 def test_a_slice_that_is_gone_still_ties_its_holder_to_the_card() -> None:
     story = Story()
     holder = ours("MIG-a", id="c1", state="running")

@@ -100,7 +100,7 @@ def test_a_number_of_cards_is_the_highest_of_those_in_service_and_not_twice_the_
 
 
 def test_a_slice_follows_its_card_and_may_be_named_alone() -> None:
-    card = replace(box(1)[0], sliced=True)
+    card = replace(box(1)[0], sliced=True, unavailable="sliced")
     slices = [
         Card(f"MIG-{n}", 0, card.model, 9856, mig_profile="1g.10gb", parent=card.uuid)
         for n in range(2)
@@ -111,6 +111,9 @@ def test_a_slice_follows_its_card_and_may_be_named_alone() -> None:
         assert uuids == {"GPU-00", "MIG-0", "MIG-1"}
     ((_, uuids),) = pick(parse_reserved({"research": ["MIG-1"]}), cards).cards
     assert uuids == {"MIG-1"}
+    ill = [card, *(replace(s, unavailable="ill") for s in slices), *box(2)[1:]]
+    ((_, uuids),) = pick(parse_reserved({"research": 2}), ill).cards
+    assert uuids == {"GPU-01"}
 
 
 def test_names_that_no_card_has_are_told() -> None:

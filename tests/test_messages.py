@@ -172,12 +172,12 @@ LATER = [
     ),
     (
         shortage(total=2, kept=2, kept_from=TUESDAY),
-        "Both GPUs are kept for other groups from 12:00 on Tuesday.",
+        "Both GPUs are kept for other groups from Tuesday 12:00.",
         "choose a profile that ends before then",
     ),
     (
         shortage(total=3, kept=1, kept_from=TUESDAY),
-        "2 GPUs are in use just now, 1 is kept for other groups from 12:00 on Tuesday.",
+        "2 GPUs are in use just now, 1 is kept for other groups from Tuesday 12:00.",
         "choose a profile that ends before then",
     ),
 ]
@@ -232,6 +232,19 @@ def test_what_is_kept_for_others_may_be_had_at_another_time(
         text = shortage_words.none_free(given_shortage, cpu_available=cpu)
         assert text == f"{words} {begins} {advice}. Your files are safe."
     assert shortage_words.disabled(given_shortage) == words
+
+
+def test_where_much_is_to_be_said_the_least_needed_goes_first() -> None:
+    more: dict[str, Any] = {"free_suitable": 1, "kept": 2, "kept_from": TUESDAY, "models": ("*",)}
+    given_shortage = shortage(3, mig="1g.10gb", total=4, **more)
+    text = shortage_words.none_free(given_shortage, cpu_available=True)
+    check(text)
+    assert text.endswith("or choose a profile that ends before then.")
+    given_shortage = shortage(3, share=Fraction(2, 7), total=4, **more)
+    for cpu, advice in ((True, "You can start without a GPU."), (False, "ends before then.")):
+        text = shortage_words.none_free(given_shortage, cpu_available=cpu)
+        check(text)
+        assert text.endswith(advice)
 
 
 @pytest.mark.parametrize(("given_shortage", "words"), NEVER)
