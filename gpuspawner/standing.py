@@ -12,15 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from . import names
-from .admission import SETTLE_SECONDS
 from .claims import ENDED_STATES, LIVE_STATES, Listing, Row
 from .errors import EngineUnknown
 from .inside_watch import Watched
-from .manifest import options_text, read_image
-from .options import Choice
 from .recall import api_token, recall
-from .timing import Timing
-from .waiting import Wish
+from .resuming import Resuming
 
 #: A container that looks exited must still look so in a listing begun this much later: during
 #: ``docker restart`` a container is listed as exited for some 0.3 s.
@@ -35,10 +31,9 @@ _STATE_KEY = "gpuspawner"
 _ALIVE = ("Running", "Paused", "Restarting")
 
 
-class Standing(Timing):
+class Standing(Resuming):
     """The part of the spawner that looks after a started server."""
 
-    _was_removed = False
     _untold = False  # adopted, but its API token is not known yet
     _stopping: asyncio.Future[bool] | None = None
     _ended: int | str | None = None
@@ -112,20 +107,6 @@ class Standing(Timing):
         self.forget_time()
         self._untold = False
         self.object_id = ""
-
-    @property
-    def _keeps_container(self) -> bool:
-        """With ``remove = False`` a server without a GPU keeps its container for the next start.
-
-        Not one with a time limit, which counts from the making of its container.
-        """
-        return not self.remove and not self.devices and self.max_seconds is None
-
-    @property
-    def will_resume(self) -> bool:
-        # Tells the hub to keep the API token, which is in the kept container's environment. The
-        # hub asks after clear_state.
-        return self._keeps_container and not self._was_removed
 
     # -- finding --------------------------------------------------------------------------------
 
@@ -301,87 +282,3 @@ class Standing(Timing):
             self._stopping = None
         if answered and stopping.result():
             await self.pool.released(lease, timeout_seconds=STOP_SECONDS)
-
-    async def rename(self, old_name: str, new_name: str) -> None:  # noqa: ARG002 - hub
-        """Before a server gets another name: a kept container has the old one inside."""
-        await self.pool.settle((self.user.name, old_name), SETTLE_SECONDS)
-        for row in await self._kept():
-            await self.pool.engine.remove(row.id, force=False)
-        self.object_id = self.object_name = ""
-
-    async def delete_forever(self) -> None:
-        """The user or this server was deleted: a container kept for its next start goes too."""
-        try:
-            for row in await self._kept():
-                await self.pool.remover.once(row.id, force=False)
-        except EngineUnknown as error:
-            self.log.warning("What %s keeps is not removed: %s", self._log_name, error)
-
-    # -- remove = False -------------------------------------------------------------------------
-
-    async def resume(self, choice: Choice, wish: Wish) -> tuple[str, int] | None:
-        """Start this server's kept container again, if it is the one that was asked for.
-
-        Only without a GPU: a container that holds a card is started once in its life.
-        """
-        if self.remove:
-            return None
-        kept = await self._kept()
-        if not kept:
-            return None
-        image = read_image(await self.pool.engine.call("inspect_image", self.image))
-        again = kept[0]
-        labels = again.labels
-        same = (
-            len(kept) == 1
-            and not choice.profile.needs_gpu
-            and not labels.get(names.LABEL_DEVICES)
-            and again.image_id == image.id
-            and labels.get(names.LABEL_OPTIONS) == options_text(choice.options)
-            and choice.profile.max_seconds is None
-            and names.LABEL_MAX_SECONDS not in labels
-        )
-        if not same:
-            for row in kept:
-                await self.pool.engine.remove(row.id, force=False)
-            return None
-        # It may be one too many by now, as a new one may.
-        attempt = await self.pool.reserve(self.demand(choice.profile), lease=again.lease)
-        try:
-            return await self._start_again(again, wish)
-        finally:
-            self.pool.give_up(attempt, self.pool.ticket(attempt))
-
-    async def _start_again(self, again: Row, wish: Wish) -> tuple[str, int]:
-        await self._adopt(again)
-        starting = self.pool.engine.connection.call("start", again.id)
-        try:
-            await asyncio.wrap_future(starting)
-            if self.post_start_cmd:
-                await self.post_start_exec()
-            address: tuple[str, int] = await self.get_ip_and_port()
-            wish.check()
-        except BaseException:
-            # It must not run on without an owner; its files are the user's, so it is not removed.
-            starting.add_done_callback(lambda _: self._stop_unowned(again.id))
-            self.clear_state()
-            raise
-        return address
-
-    def _stop_unowned(self, container_id: str) -> None:
-        """Stop a container that nobody waits for; called in whatever thread ended its start."""
-        try:
-            self.pool.engine.connection.call("stop", container_id)
-        except RuntimeError:
-            # The hub ends and takes no more work: this is one of its last threads.
-            self.client.stop(container_id)
-
-    async def _kept(self) -> list[Row]:
-        listing = await self.pool.engine.listing()
-        return [
-            row
-            for row in listing.rows
-            if row.mine(self.pool.hub_id) and row.state == "exited"
-            if row.labels.get(names.LABEL_USER) == self.user.name
-            if row.labels.get(names.LABEL_SERVER) == self.name
-        ]

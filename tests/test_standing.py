@@ -16,7 +16,7 @@ from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
 from fakes.hub import in_thread, until
 from fakes.parts import FakeContainer
-from gpuspawner import standing
+from gpuspawner import resuming, standing
 from gpuspawner.reaching import NOWHERE
 from gpuspawner.refusal import GPURefusal
 from gpuspawner.spawner import GPUSpawner
@@ -274,7 +274,7 @@ async def _at_once(*_: Any, **__: Any) -> bool:
 async def test_a_rename_waits_for_the_end_too(
     hub: RealHub, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(standing, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(resuming, "SETTLE_SECONDS", 0.0)
     spawner = await hub.start("ada", CPU, "work")
     machine.fault("stop", "500", -1)
     machine.fault("remove", "500", -1)
