@@ -16,6 +16,8 @@ from .request import Card, Request, suits
 MODELS_NAMED = 3
 #: How the driver ends a model's name, where people leave it out; memory is told by itself.
 _MODEL_ENDS = re.compile(r"[\s-]+(\d+\s?GB|SXM\d*|PCIe|HBM\d\w*|MIG .*)$", re.IGNORECASE)
+#: No line ends between a number and what it counts.
+_TIED = "\N{NO-BREAK SPACE}"
 _MAKERS = ("NVIDIA ", "Tesla ")
 
 
@@ -93,6 +95,7 @@ def _memory(request: Request, offered: Sequence[Card]) -> str:
     text = least if least == most else f"{least.removesuffix(' GB')} to {most}"
     if request.count > 1:
         text += " each"
+    text = text.replace(" GB", f"{_TIED}GB").replace(" each", f"{_TIED}each")
     # A share is held by the frameworks' good will: no wall is promised.
     return f"about {text}, shared, not walled off" if request.share < 1 else text
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,3 +272,45 @@ def test_any_stored_options_give_a_form_that_can_be_sent(last: dict[str, Any]) -
     html = html_of(OPTIONS.profiles, {}, last=last)
     assert "<script" not in html
     assert Page(html).sent["profile"][0] in ("one-gpu", "cpu")
+
+
+# -- an admin's template --------------------------------------------------------------------------
+
+HOW_TO = Path(__file__).resolve().parents[1] / "docs/how-to/change-the-form.md"
+
+
+def test_each_documented_block_can_be_changed(tmp_path: Path) -> None:
+    rows = re.findall(r"^\| (`[a-z`, ]+`) \|", HOW_TO.read_text(), re.MULTILINE)
+    blocks = [name for row in rows for name in re.findall(r"[a-z]+", row)]
+    assert len(blocks) == 9
+    for block in blocks:
+        (tmp_path / "gpuspawner_form.html").write_text(
+            '{% extends "templates/gpuspawner_form.html" %}'
+            f"{{% block {block} %}}[{block} {{{{ mine }}}}]{{{{ super() }}}}{{% endblock %}}"
+        )
+        html = html_of(
+            images={"A": "a", "B": "b"}, folders=[str(tmp_path)], template_vars={"mine": "<b>"}
+        )
+        shown = html.count(f"[{block} &lt;b&gt;]")
+        assert shown == (len(DEFAULTS.profiles) if block in ("profile", "description") else 1)
+
+
+def test_a_template_knows_the_profile_and_its_state_and_cannot_take_our_names(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "gpuspawner_form.html").write_text(
+        '{% extends "templates/gpuspawner_form.html" %}{% block profile %}'
+        "[{{ profile.slug }} {{ state.free }} {{ state.count }} {{ state.disabled }}]{% endblock %}"
+    )
+    html = html_of(
+        states={"one-gpu": FULL}, folders=[str(tmp_path)], template_vars={"profiles": "mine"}
+    )
+    assert "[one-gpu 0 0 of 8 GPUs free All 8 GPUs are in use just now.]" in html
+
+
+def test_only_a_page_that_can_ask_has_a_script() -> None:
+    assert "<script" not in html_of()
+    live = html_of(live_url='/hub/gpuspawner/profiles/"ada"')
+    assert live.count("<script") == 1
+    [root] = [a for tag, a in Page(live).tags if "data-live" in a]
+    assert root["data-live"] == '/hub/gpuspawner/profiles/"ada"'

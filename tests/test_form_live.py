@@ -74,7 +74,7 @@ def test_an_open_form_can_ask_how_things_stand(hub: Hub) -> None:
         "free": 4,
         "total": 4,
         "disabled": "",
-        "gives": "1 GPU · NVIDIA A100 · 40 GB",
+        "gives": "1 GPU · NVIDIA A100 · 40\N{NO-BREAK SPACE}GB",
     }
     assert told["selected"] == "cpu"
 
