@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.boxes import EIGHT, box, cube_mesh, islands
+from fakes.boxes import EIGHT, box, cube_mesh, islands, joined
 from gpuspawner.linked import EXACT, choose_linked
 from gpuspawner.placement import Policies, place
 from gpuspawner.policies import POLICIES
@@ -187,6 +187,15 @@ def test_what_is_grown_is_a_set_of_the_tier_it_says(
         assert rank([c.uuid for c in found], topology)[0] > Tier.NONE
     elif len(cards) <= EXACT and count <= 4:
         assert best_rank(cards, count, topology)[0] == Tier.NONE
+
+
+def test_what_is_grown_never_leaves_its_tier_for_a_stronger_joint() -> None:
+    near, strong = Joint(Tier.NUMA), Joint(Tier.NVLINK, 18)
+    # Nobody begins with the set of three but card 1: it takes 0, whose strongest joint leads away.
+    others = joined([(2, n) for n in range(6, 10)], near)
+    topology = Topology({**joined([range(3)], near), **joined([(0, 3)], strong), **others})
+    found = choose_linked(box(EXACT + 1), 3, topology, required=True)
+    assert [c.index for c in found] == [0, 1, 2]
 
 
 # -- one after the other -------------------------------------------------------------------------
