@@ -65,7 +65,11 @@ def test_a_hub_whose_id_is_unreadable_does_not_start(make_hub: Callable[..., Hub
 def told(spawner_class: Any, **settings: Any) -> dict[str, Any]:
     """The hub's settings after it has told of them."""
     app = SimpleNamespace(
-        spawner_class=spawner_class, config=Config(), db=None, log=logging.getLogger("hub")
+        spawner_class=spawner_class,
+        config=Config(),
+        db=None,
+        log=logging.getLogger("hub"),
+        extra_handlers=[],
     )
     made = {"app": app, **settings}
     hub_start._settings_made(SimpleNamespace(owner=app, new=made))
