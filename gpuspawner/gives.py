@@ -16,7 +16,7 @@ from .request import Card, Request, suits
 MODELS_NAMED = 3
 #: How the driver ends a model's name, where people leave it out; memory is told by itself.
 _MODEL_ENDS = re.compile(r"[\s-]+(\d+\s?GB|SXM\d*|PCIe|HBM\d\w*|MIG .*)$", re.IGNORECASE)
-#: No line ends between a number and what it counts.
+#: No line ends between a number and what it counts, and none begins with a dot.
 _TIED = "\N{NO-BREAK SPACE}"
 _MAKERS = ("NVIDIA ", "Tesla ")
 
@@ -49,7 +49,7 @@ def _one(request: Request, offered: Sequence[Card]) -> str:
     if len(offered) < request.count:
         return ""
     parts = [_what(request), _models(c.model for c in offered), _memory(request, offered)]
-    return " · ".join(part for part in parts if part)
+    return f"{_TIED}· ".join(part for part in parts if part)
 
 
 def _what(request: Request) -> str:

@@ -303,7 +303,9 @@ def test_a_template_knows_the_profile_and_its_state_and_cannot_take_our_names(
         "[{{ profile.slug }} {{ state.free }} {{ state.count }} {{ state.disabled }}]{% endblock %}"
     )
     html = html_of(
-        states={"one-gpu": FULL}, folders=[str(tmp_path)], template_vars={"profiles": "mine"}
+        states={"one-gpu": FULL},
+        folders=[str(tmp_path)],
+        template_vars={"sections": (), "states": {}},
     )
     assert "[one-gpu 0 0 of 8 GPUs free All 8 GPUs are in use just now.]" in html
 

@@ -77,6 +77,7 @@ SLICE = card(f"{A100} MIG 1g.5gb", 4.75, mig_profile="1g.5gb", parent="GPU-0")
         ([Request()], [card(), card(H100, 80, kept="for staff")], "1 GPU · NVIDIA A100 · 40 GB"),
         ([Request()], [card(), card(H100, 80, unavailable="ill")], "1 GPU · NVIDIA A100 · 40 GB"),
         ([Request()], [card(unavailable="ill")], "1 GPU · NVIDIA A100 · 40 GB"),
+        ([Request(2)], [card(), card(unavailable="ill")], "2 GPUs · NVIDIA A100 · 40 GB each"),
         ([Request()], [card("", None)], "1 GPU"),
         ([Request()], [card(), card(A100, None)], "1 GPU · NVIDIA A100"),
         ([Request()], [card(display=True, screen_mib=1024)], "1 GPU · NVIDIA A100 · 39 GB"),
@@ -86,6 +87,7 @@ def test_what_is_told(requests: list[Request], cards: list[Card], expected: str)
     told = gives(requests, cards)
     assert told.replace(TIED, " ") == expected
     assert " GB" not in told
+    assert " ·" not in told
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,8 @@ def test_shares_and_slices_are_counted_as_such() -> None:
         "1 of 1 slice free"
     )
     one = state_of(demand(), scene([card()]))
-    assert (one.count, one.gives) == ("1 of 1 GPU free", f"1 GPU · NVIDIA A100 · 40{TIED}GB")
+    told = (one.count, one.gives.replace(TIED, " "))
+    assert told == ("1 of 1 GPU free", "1 GPU · NVIDIA A100 · 40 GB")
 
 
 # -- what stands together -------------------------------------------------------------------------
