@@ -7,6 +7,7 @@ here the form and what a user sends through it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -63,7 +64,7 @@ class GPUSpawner(Standing):
 
     def options_from_query(self, query_data: Mapping[str, Any]) -> dict[str, str]:
         """A link's query string; checked against the profiles when the server starts."""
-        self.link_handler = self.handler
+        self.link_handler = weakref.ref(self.handler) if self.handler is not None else None
         return self._read_page(query_data)
 
     def _read_page(
@@ -110,9 +111,7 @@ class GPUSpawner(Standing):
             "image": str(self.image),
             "notice": " ".join(line for line in lines if line).strip(),
             "live_url": self._live_url,
-            # After a link that is refused the hub shows the form with the reason; where there is
-            # no form, it would start something else without a word.
-            "always": self.link_handler is not None and self.link_handler is self.handler,
+            "always": self._after_link,
         }
         foreign = list(self.additional_profile_form_template_paths)
         if foreign and offers.profiles:
@@ -130,6 +129,17 @@ class GPUSpawner(Standing):
         except Exception:  # whatever an admin's template may raise
             self.log.exception("The form is gpuspawner's own, since %s failed", TEMPLATE)
             return render(offers, **known)
+
+    @property
+    def _after_link(self) -> bool:
+        """True while the hub answers a link with options that was refused.
+
+        It shows the form with the reason then; where there is no form, it would start something
+        else without a word.
+        """
+        linked = self.link_handler() if self.link_handler is not None else None
+        # The hub takes its handler back when a start has failed.
+        return linked is not None and self.handler in (None, linked)
 
     async def live_form(self) -> dict[str, Any]:
         """How the profiles stand, for a form that is open; one look serves all that are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,7 +68,7 @@ class SpawnerBase(SpawnerTraits):
     choice: Choice | None = None
     last_options: dict[str, str] | None = None
     from_page: dict[str, str] | None = None
-    link_handler: Any = None
+    link_handler: weakref.ref[Any] | None = None
     watched: Watched | None = None
     _profiles: ProfileList | None = None
     _warned: frozenset[str] = frozenset()  # what was said of lists that a callable made

@@ -214,3 +214,17 @@ async def test_whoever_may_have_nothing_is_told_so(hub: RealHub) -> None:
     with pytest.raises(GPURefusal, match="is open to you yet") as caught:
         await ask(hub, Hub6(None))
     assert caught.value.status_code == 403
+
+
+async def test_after_a_refused_link_there_is_a_form_also_with_one_profile(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = CHOOSE
+    page = Page()
+    spawner = hub.spawner("ada")
+    spawner.handler = page
+    assert await spawner.get_options_form() == ""
+    from_link = spawner.options_from_query({"profile": ["teachers"]})
+    with pytest.raises(GPURefusal, match="open to other groups"):
+        await hub.start("ada", from_link, handler=page)
+    assert 'value="plain"' in await spawner.get_options_form()
+    spawner.handler = Page()
+    assert await spawner.get_options_form() == "", "another page, later"
