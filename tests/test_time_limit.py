@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -292,3 +293,31 @@ async def test_the_warning_is_due_by_a_steady_clock(
     assert len(told(hub)) == 1
     clock.now += 2 * HOUR
     assert told(hub) == [], "a day later it is no news"
+
+
+async def test_the_end_of_a_server_that_is_gone_is_nobodys(
+    hub: RealHub, machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the hub would clean up after the next one, which may be starting."""
+    spawner = await hub.start("ada", QUICK)
+    container_id = spawner.object_id
+    noticed: list[None] = []
+
+    async def notify() -> None:
+        noticed.append(None)
+
+    monkeypatch.setattr(spawner, "poll_and_notify", notify)
+    machine.advance(4 * HOUR + 1)
+    for gone in (False, True):
+        machine.run(container_id)
+        with machine.gate("stop", "before") as gate:
+            assert await hub.poll("ada") is None
+            await in_thread(gate.wait_arrived)
+            stopping = hub.pool.timekeeper.stopping(container_id)
+            assert stopping is not None
+            if gone:
+                spawner.clear_state()
+        await stopping
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(noticed) == 1
