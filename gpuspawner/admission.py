@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from docker.errors import APIError
@@ -19,6 +21,7 @@ from .demand import Demand
 from .doors import options_were_sent
 from .errors import ConfigError, EngineUnknown, GPUSpawnerError, OptionsError, ProbeError
 from .limits import limits_for, most_per_user
+from .memory import check_fraction
 from .options import UNLISTED_SUFFIX, Choice, parse_options
 from .overrides import set_overrides
 from .pool import NoRoom, OverQuota
@@ -85,14 +88,23 @@ class Admission(SpawnerBase):
             raise self.refuse(self.refusal_for(error)) from None
         return choice
 
-    def demand(self, profile: Profile) -> Demand:
-        """What a start of this server with a profile asks of the pool."""
+    def demand(self, profile: Profile, memory_fraction: object = None) -> Demand:
+        """What a start of this server with a profile asks of the pool.
+
+        Args:
+            memory_fraction: that it would have, if not the one that is set now.
+
+        Raises:
+            ConfigError: it is no fraction.
+        """
+        told = self.memory_fraction if memory_fraction is None else memory_fraction
+        part = Fraction(1) if told is None else check_fraction(told)
         most = most_per_user(self.max_gpus_per_user, self.group_names)
         return Demand(
             user=self.user.name,
             server=self.name,
             profile=profile.slug,
-            requests=profile.requests,
+            requests=tuple(replace(request, told=part) for request in profile.requests),
             groups=self.group_names,
             limits=limits_for(
                 self.user.name,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from .messages import amount, gigabytes, gpus
-from .request import Card, Request, suits
+from .request import Card, Request, memory_offered, suits
 
 #: So many models are named; more are only counted.
 MODELS_NAMED = 3
@@ -18,11 +18,12 @@ MODELS_NAMED = 3
 _MODEL_ENDS = re.compile(r"[\s-]+(\d+\s?GB|SXM\d*|PCIe|HBM\d\w*|MIG .*)$", re.IGNORECASE)
 #: No line ends between a number and what it counts, and none begins with a dot.
 _TIED = "\N{NO-BREAK SPACE}"
-_MAKERS = ("NVIDIA ", "Tesla ")
+#: How it begins: one word for all of them, after which a narrow line would end.
+_MAKERS = re.compile(r"^((NVIDIA|Tesla)\s+)+(?=\S)", re.IGNORECASE)
 
 
 def gives(requests: Sequence[Request], cards: Sequence[Card]) -> str:
-    """``1 GPU · NVIDIA A100 · 40 GB``; empty without a GPU, and where no card could ever do.
+    """``1 GPU · A100 · 40 GB``; empty without a GPU, and where no card could ever do.
 
     Args:
         requests: tried in order; each that this machine can meet is named once.
@@ -65,8 +66,8 @@ def _what(request: Request) -> str:
 
 
 def model_name(model: str) -> str:
-    """A model as people say it: ``NVIDIA A100-SXM4-40GB`` is an ``NVIDIA A100``."""
-    short = model.strip()
+    """A model as people say it: ``NVIDIA A100-SXM4-40GB`` is an ``A100``."""
+    short = _MAKERS.sub("", model.strip())
     while (cut := _MODEL_ENDS.sub("", short)) != short:
         short = cut
     return short
@@ -76,19 +77,13 @@ def _models(models: Iterable[str]) -> str:
     names = sorted({model_name(m) for m in models} - {""})
     if len(names) > MODELS_NAMED:
         return f"any of {len(names)} models"
-    for maker in _MAKERS:
-        if len(names) > 1 and all(n.startswith(maker) for n in names):
-            names = [names[0], *(n.removeprefix(maker) for n in names[1:])]
     *others, last = names or [""]
     return f"{', '.join(others)} or {last}" if others else last
 
 
 def _memory(request: Request, offered: Sequence[Card]) -> str:
-    sizes = [
-        int((c.memory_mib - c.screen_mib) * request.share)
-        for c in offered
-        if c.memory_mib is not None
-    ]
+    told = [memory_offered(c, request) for c in offered]
+    sizes = [mib for mib in told if mib is not None]
     if not sizes or len(sizes) < len(offered):
         return ""
     least, most = gigabytes(min(sizes)), gigabytes(max(sizes))
@@ -96,8 +91,10 @@ def _memory(request: Request, offered: Sequence[Card]) -> str:
     if request.count > 1:
         text += " each"
     text = text.replace(" GB", f"{_TIED}GB").replace(" each", f"{_TIED}each")
-    # A share is held by the frameworks' good will: no wall is promised.
-    return f"about {text}, shared, not walled off" if request.share < 1 else text
+    # A part of a card's memory is held by the frameworks' good will: no wall is promised.
+    if request.share < 1:
+        return f"about {text}, shared, not walled off"
+    return f"about {text}" if request.memory_part < 1 else text
 
 
 def places(requests: Sequence[Request], cards: Sequence[Card]) -> tuple[int, int]:

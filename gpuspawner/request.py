@@ -23,6 +23,8 @@ class Request:
         models: names or shell patterns, any of which fits; empty means any model.
         mig_profile: of the slices asked for, such as ``1g.10gb``; empty asks for cards.
         linked: whether the cards must (``require``) or should (``prefer``) be linked.
+        told: part of each card's memory that frameworks are told to take, where the admin set one
+            (``memory_fraction``); counts where it is less than the share.
     """
 
     count: int = 1
@@ -31,6 +33,12 @@ class Request:
     models: tuple[str, ...] = ()
     mig_profile: str = ""
     linked: Linked = ""
+    told: Fraction = Fraction(1)
+
+    @property
+    def memory_part(self) -> Fraction:
+        """Part of each card's memory that the user gets."""
+        return min(self.share, self.told)
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -186,7 +194,7 @@ def memory_offered(card: Card, request: Request) -> int | None:
     """What the request would get of the card, in MiB; None if its memory is not told."""
     if card.memory_mib is None:
         return None
-    return int((card.memory_mib - card.screen_mib) * request.share)
+    return int((card.memory_mib - card.screen_mib) * request.memory_part)
 
 
 def has_room(card: Card, request: Request) -> bool:

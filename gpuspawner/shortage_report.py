@@ -37,6 +37,8 @@ def _wanted(request: Request) -> str:
     wanted = [f"{request.count} {what}"]
     if request.share != Fraction(1):
         wanted.append(f"share {request.share}")
+    if request.memory_part < request.share:
+        wanted.append(f"memory_fraction {request.told}")
     if request.min_memory_mib:
         wanted.append(f"at least {request.min_memory_mib} MiB")
     if request.models:
@@ -74,8 +76,8 @@ def _hint(shortage: Shortage) -> str:
         return ""
     return (
         f"The largest such card gives {largest} MiB, less than the {asked} MiB asked for: cards "
-        "have somewhat less than their name says. min_memory_gib of "
-        f"{largest // _MIB_PER_GIB} would fit."
+        "have somewhat less than their name says, and a share or a memory_fraction gives a part. "
+        f"min_memory_gib of {largest // _MIB_PER_GIB} would fit."
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from .form import TEMPLATE, has_own_template, render
 from .form_state import Offers, ProfileState, shown_to_others, state_of
 from .glance import Glance
 from .kubespawner_form import render_foreign
+from .memory import check_fraction
 from .notices import notices_for
 from .options import brings_image, options_from_form
 from .pool import GPUPool
@@ -36,6 +38,8 @@ SIMULATED = "These GPUs are simulated: servers start and stop as usual, but noth
 LIVE_PATH = "gpuspawner/profiles"
 #: Key in the hub's settings of the look that the open forms share.
 _GLANCE = "gpuspawner_glance"
+#: The setting that a profile or a choice may have of its own.
+_FRACTION = "memory_fraction"
 
 
 class GPUSpawner(Standing):
@@ -165,11 +169,24 @@ class GPUSpawner(Standing):
     def _offers(self, seen: tuple[Scene, bool]) -> Offers:
         scene, simulated = seen
         allowed = self._allowed
-        states = {p.slug: state_of(self.demand(p), scene) for p in allowed}
+        states = {p.slug: state_of(self.demand(p, self._told(p)), scene) for p in allowed}
         others = (
             () if self.hide_forbidden_profiles else shown_to_others(self.profiles.profiles, allowed)
         )
         return Offers(allowed, others, states, simulated)
+
+    def _told(self, profile: Profile) -> Fraction:
+        """The least part of its cards' memory that a start with the profile would be told of.
+
+        What a callable would make is known at the start only.
+
+        Raises:
+            ConfigError: one is no fraction.
+        """
+        own = profile.override.get(_FRACTION, self.memory_fraction)
+        choices = [c.override for option in profile.options for c in option.choices]
+        written = [own, *(o[_FRACTION] for o in choices if _FRACTION in o)]
+        return min(check_fraction(w if w is not None and not callable(w) else 1) for w in written)
 
     def _offers_unseen(self, error: GPUSpawnerError) -> Offers:
         """What there is while the engine or the driver can't be asked: unknown is busy."""

@@ -284,7 +284,7 @@ def test_a_profile_without_room_cannot_be_chosen(
     three = web.radio(page, "Three GPUs")
     expect(three).to_be_disabled()
     expect(three).to_have_accessible_description(
-        "3 GPUs · NVIDIA A100 · 40 GB each For work that is split over three cards. "
+        "3 GPUs · A100 · 40 GB each For work that is split over three cards. "
         "2 GPUs are free, this needs 3."
     )
     page.get_by_text("Three GPUs", exact=True).click(force=True)
@@ -471,7 +471,7 @@ def test_picture_of_the_form(
     page = person(**_CAMERA)
     web.log_in(page, partly_taken, "newcomer")
     expect(web.form(page)).to_contain_text("2 of 4 GPUs free")
-    expect(web.form(page)).to_contain_text("1/2 of a GPU · NVIDIA A100 · about 20 GB, shared")
+    expect(web.form(page)).to_contain_text("1/2 of a GPU · A100 · about 20 GB, shared")
     _take(page, tmp_path, "form.png")
 
     page = person(**{**_CAMERA, "color_scheme": "dark"})

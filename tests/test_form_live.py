@@ -33,7 +33,7 @@ c.JupyterHub.activity_resolution = 0
 import gpuspawner
 gpuspawner.configure(c)
 """
-GIVES = "1 GPU · NVIDIA A100 · 40 GB"
+GIVES = "1 GPU · A100 · 40 GB"
 OURS = '{% extends "templates/gpuspawner_form.html" %}'
 
 

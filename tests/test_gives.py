@@ -19,6 +19,7 @@ from gpuspawner.form_state import Offers, ProfileState, sections, shown_to_other
 from gpuspawner.gives import gives, model_name, places
 from gpuspawner.glance import Glance
 from gpuspawner.profiles import parse_profile_list
+from gpuspawner.refusal import GPURefusal
 from gpuspawner.request import Card, Request
 from real_spawner import RealHub
 
@@ -39,48 +40,66 @@ SLICE = card(f"{A100} MIG 1g.5gb", 4.75, mig_profile="1g.5gb", parent="GPU-0")
 @pytest.mark.parametrize(
     ("requests", "cards", "expected"),
     [
-        ([Request()], [card(), card()], "1 GPU · NVIDIA A100 · 40 GB"),
-        ([Request(2)], [card(), card()], "2 GPUs · NVIDIA A100 · 40 GB each"),
-        ([Request(2, linked="require")], [card()] * 2, "2 linked GPUs · NVIDIA A100 · 40 GB each"),
+        ([Request()], [card(), card()], "1 GPU · A100 · 40 GB"),
+        ([Request(2)], [card(), card()], "2 GPUs · A100 · 40 GB each"),
+        ([Request(2, linked="require")], [card()] * 2, "2 linked GPUs · A100 · 40 GB each"),
         (
             [Request(2, linked="prefer")],
             [card()] * 2,
-            "2 GPUs, linked if possible · NVIDIA A100 · 40 GB each",
+            "2 GPUs, linked if possible · A100 · 40 GB each",
         ),
-        ([Request(linked="prefer")], [card()], "1 GPU · NVIDIA A100 · 40 GB"),
-        ([Request()], MIXED, "1 GPU · NVIDIA A100 or L4 · 24 to 40 GB"),
+        ([Request(linked="prefer")], [card()], "1 GPU · A100 · 40 GB"),
+        ([Request()], MIXED, "1 GPU · A100 or L4 · 24 to 40 GB"),
         ([Request()], [card("A"), card("B"), card("C")], "1 GPU · A, B or C · 40 GB"),
         ([Request()], [card(m) for m in "ABCD"], "1 GPU · any of 4 models · 40 GB"),
-        ([Request(min_memory_mib=30_000)], MIXED, "1 GPU · NVIDIA A100 · 40 GB"),
+        ([Request(min_memory_mib=30_000)], MIXED, "1 GPU · A100 · 40 GB"),
         (
             [Request(share=HALF)],
             [card()],
-            "1/2 of a GPU · NVIDIA A100 · about 20 GB, shared, not walled off",
+            "1/2 of a GPU · A100 · about 20 GB, shared, not walled off",
         ),
         (
             [Request(2, share=HALF)],
             [card(), card()],
-            "1/2 of each of 2 GPUs · NVIDIA A100 · about 20 GB each, shared, not walled off",
+            "1/2 of each of 2 GPUs · A100 · about 20 GB each, shared, not walled off",
         ),
-        ([Request(mig_profile="1g.5gb")], [SLICE], "1 slice of a GPU · NVIDIA A100 · 4.8 GB"),
+        # An admin's memory_fraction is as soft, and counts where it is less than the share.
+        ([Request(told=HALF)], [card()], "1 GPU · A100 · about 20 GB"),
+        ([Request(2, told=HALF)], [card()] * 2, "2 GPUs · A100 · about 20 GB each"),
+        (
+            [Request(share=HALF, told=Fraction(1, 4))],
+            [card()],
+            "1/2 of a GPU · A100 · about 10 GB, shared, not walled off",
+        ),
+        (
+            [Request(share=HALF, told=Fraction(3, 4))],
+            [card()],
+            "1/2 of a GPU · A100 · about 20 GB, shared, not walled off",
+        ),
+        (
+            [Request(min_memory_mib=30_000, told=HALF)],
+            [card(), card(H100, 80)],
+            "1 GPU · H100 · about 40 GB",
+        ),
+        ([Request(mig_profile="1g.5gb")], [SLICE], "1 slice of a GPU · A100 · 4.8 GB"),
         (
             [Request(models=("*A100*",)), Request(models=("*L4*",))],
             MIXED,
-            "1 GPU · NVIDIA A100 · 40 GB, else 1 GPU · NVIDIA L4 · 24 GB",
+            "1 GPU · A100 · 40 GB, else 1 GPU · L4 · 24 GB",
         ),
         # What can never be met is not promised.
-        ([Request(models=("*H100*",)), Request()], [card()], "1 GPU · NVIDIA A100 · 40 GB"),
+        ([Request(models=("*H100*",)), Request()], [card()], "1 GPU · A100 · 40 GB"),
         ([Request(3)], [card(), card()], ""),
         ([Request()], [], ""),
         ([Request(0)], [card()], ""),
         # A card that this user can't get is no part of the promise, unless there is no other.
-        ([Request()], [card(), card(H100, 80, kept="for staff")], "1 GPU · NVIDIA A100 · 40 GB"),
-        ([Request()], [card(), card(H100, 80, unavailable="ill")], "1 GPU · NVIDIA A100 · 40 GB"),
-        ([Request()], [card(unavailable="ill")], "1 GPU · NVIDIA A100 · 40 GB"),
-        ([Request(2)], [card(), card(unavailable="ill")], "2 GPUs · NVIDIA A100 · 40 GB each"),
+        ([Request()], [card(), card(H100, 80, kept="for staff")], "1 GPU · A100 · 40 GB"),
+        ([Request()], [card(), card(H100, 80, unavailable="ill")], "1 GPU · A100 · 40 GB"),
+        ([Request()], [card(unavailable="ill")], "1 GPU · A100 · 40 GB"),
+        ([Request(2)], [card(), card(unavailable="ill")], "2 GPUs · A100 · 40 GB each"),
         ([Request()], [card("", None)], "1 GPU"),
-        ([Request()], [card(), card(A100, None)], "1 GPU · NVIDIA A100"),
-        ([Request()], [card(display=True, screen_mib=1024)], "1 GPU · NVIDIA A100 · 39 GB"),
+        ([Request()], [card(), card(A100, None)], "1 GPU · A100"),
+        ([Request()], [card(display=True, screen_mib=1024)], "1 GPU · A100 · 39 GB"),
     ],
 )
 def test_what_is_told(requests: list[Request], cards: list[Card], expected: str) -> None:
@@ -93,13 +112,15 @@ def test_what_is_told(requests: list[Request], cards: list[Card], expected: str)
 @pytest.mark.parametrize(
     ("model", "short"),
     [
-        (A100, "NVIDIA A100"),
-        ("NVIDIA A100 80GB PCIe", "NVIDIA A100"),
-        (H100, "NVIDIA H100"),
-        ("NVIDIA H100 NVL", "NVIDIA H100 NVL"),
-        ("NVIDIA GeForce RTX 4090", "NVIDIA GeForce RTX 4090"),
-        ("Tesla V100-SXM2-32GB", "Tesla V100"),
-        ("NVIDIA RTX 6000 Ada Generation", "NVIDIA RTX 6000 Ada Generation"),
+        (A100, "A100"),
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        (H100, "H100"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA GeForce RTX 4090", "GeForce RTX 4090"),
+        ("NVIDIA Tesla T4", "T4"),
+        ("NVIDIA", "NVIDIA"),
+        ("Tesla V100-SXM2-32GB", "V100"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada Generation"),
         ("", ""),
     ],
 )
@@ -146,7 +167,7 @@ def test_shares_and_slices_are_counted_as_such() -> None:
     )
     one = state_of(demand(), scene([card()]))
     told = (one.count, one.gives.replace(TIED, " "))
-    assert told == ("1 of 1 GPU free", "1 GPU · NVIDIA A100 · 40 GB")
+    assert told == ("1 of 1 GPU free", "1 GPU · A100 · 40 GB")
 
 
 # -- what stands together -------------------------------------------------------------------------
@@ -202,8 +223,62 @@ def test_what_an_open_page_is_told() -> None:
     assert list(told["profiles"]) == ["a", "b"]
     assert told["profiles"]["a"] == {
         "count": "0 of 2 GPUs free", "free": 0, "total": 2, "disabled": "All taken.",
-        "gives": "1 GPU",
+        "gives": "1 GPU", "advice": "It opens here by itself when that changes, or choose another.",
     }  # fmt: skip
+    assert told["profiles"]["b"]["advice"] == ""
+
+
+# -- a fraction that the admin has set ------------------------------------------------------------
+
+SLOW = {"display_name": "Slow", "slug": "slow", **WHOLE}
+FRACTIONS: list[tuple[Any, dict[str, Any], str]] = [
+    (None, {}, "40 GB"),
+    (1, {}, "40 GB"),
+    (0.5, {}, "about 20 GB"),
+    (0.5, {"spawner_override": {"memory_fraction": "1/4"}}, "about 10 GB"),
+    (0.5, {"spawner_override": {"memory_fraction": 1}}, "40 GB"),
+    (0.5, {"spawner_override": {"memory_fraction": None}}, "40 GB"),
+    (0.5, {"spawner_override": {"memory_fraction": lambda spawner: 0.1}}, "40 GB"),
+    (
+        None,
+        {"profile_options": {"part": {"choices": {
+            "all": {}, "less": {"spawner_override": {"memory_fraction": 0.5}},
+        }}}},
+        "about 20 GB",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of_all", "more", "memory"), FRACTIONS)
+async def test_the_form_tells_what_frameworks_will_be_told(
+    tmp_path: Path, of_all: Any, more: dict[str, Any], memory: str
+) -> None:
+    machine = FakeMachine()
+    hub = RealHub(tmp_path, client=lambda: FakeClient(machine))
+    hub.config.GPUSpawner.memory_fraction = of_all
+    hub.config.GPUSpawner.profile_list = [{**SLOW, **more}, {"display_name": "CPU", "slug": "cpu"}]
+    told = (await hub.spawner("ada").live_form())["profiles"]["slow"]["gives"]
+    assert told.replace(TIED, " ") == f"1 GPU · A100 · {memory}"
+    hub.close()
+
+
+async def test_the_memory_that_a_profile_promises_is_what_frameworks_are_told(
+    tmp_path: Path,
+) -> None:
+    machine = FakeMachine()
+    hub = RealHub(tmp_path, client=lambda: FakeClient(machine))
+    large = {"display_name": "Large", "gpu": {"min_memory_gib": 24}}
+    less = {**large, "slug": "less", "spawner_override": {"memory_fraction": 0.5}}
+    hub.config.GPUSpawner.profile_list = [large, less]
+    state = (await hub.spawner("ada").live_form())["profiles"]
+    assert state["large"]["disabled"] == ""
+    assert state["less"]["disabled"] == "This machine has no GPU with 24 GB."
+    with pytest.raises(GPURefusal) as refused:
+        await hub.start("ben", {"profile": "less"})
+    assert refused.value.reason == "no-free-gpu"
+    assert "memory_fraction 1/2" in refused.value.admin_message
+    await hub.start("ada", {"profile": "large"})
+    hub.close()
 
 
 # -- one look for all that are open ---------------------------------------------------------------
