@@ -33,6 +33,7 @@ class ProfileState:
         disabled: why it can't be chosen, in words for users; empty if it can.
         gives: what somebody gets who starts it; empty without a GPU.
         unit: what is counted, if not GPUs: ``share`` or ``slice``.
+        lasting: it is disabled for what will not change while the page is open.
     """
 
     free: int | None = None
@@ -40,6 +41,14 @@ class ProfileState:
     disabled: str = ""
     gives: str = ""
     unit: str = ""
+    lasting: bool = False
+
+    @property
+    def advice(self) -> str:
+        """What to do about a profile that was chosen and can't be had; empty if it can."""
+        if not self.disabled:
+            return ""
+        return messages.choose_another() if self.lasting else messages.wait_here()
 
     @property
     def count(self) -> str:
@@ -83,6 +92,7 @@ class Offers:
                 "free": state.free,
                 "total": state.total,
                 "disabled": state.disabled,
+                "advice": state.advice,
                 "gives": state.gives,
             }
             for slug, state in states.items()
@@ -93,9 +103,14 @@ class Offers:
 def state_of(demand: Demand, scene: Scene) -> ProfileState:
     """The state of a profile for one user just now; without a GPU only a limit closes it."""
     found = decide(demand, scene)
-    over = limit_words.disabled(found) if isinstance(found, OverLimit) else ""
+    disabled, lasting = "", False
+    if isinstance(found, OverLimit):
+        disabled, lasting = limit_words.disabled(found), found.never
+    elif isinstance(found, Shortage):
+        # A machine without any may have lost them, and get them back.
+        disabled, lasting = shortage_words.disabled(found), found.never and found.total > 0
     if not demand.needs_gpu:
-        return ProfileState(disabled=over)
+        return ProfileState(disabled=disabled, lasting=lasting)
     cards = cards_for(demand, scene)
     asked = [r for r in demand.requests if r.count]
     unit = ""
@@ -107,9 +122,10 @@ def state_of(demand: Demand, scene: Scene) -> ProfileState:
     return ProfileState(
         free=free,
         total=total,
-        disabled=shortage_words.disabled(found) if isinstance(found, Shortage) else over,
+        disabled=disabled,
         gives=gives(asked, cards),
         unit=unit,
+        lasting=lasting,
     )
 
 

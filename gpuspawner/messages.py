@@ -91,7 +91,12 @@ def not_offered() -> str:
 
 def wait_here() -> str:
     """After the reason why the chosen profile can't be started, on a form that refreshes itself."""
-    return "It opens here by itself when there is room, or choose another."
+    return "It opens here by itself when that changes, or choose another."
+
+
+def choose_another() -> str:
+    """The same, where waiting can't help."""
+    return "Please choose another."
 
 
 def open_again() -> str:

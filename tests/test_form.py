@@ -20,7 +20,7 @@ from gpuspawner.form_state import Offers, ProfileState, preselected, state_of
 from gpuspawner.limits import Held
 from gpuspawner.options import options_from_form, parse_options
 from gpuspawner.profiles import DEFAULT_PROFILES, parse_profile_list
-from gpuspawner.request import Card
+from gpuspawner.request import Card, Kept
 
 DEFAULTS = parse_profile_list(DEFAULT_PROFILES)
 FULL = ProfileState(free=0, total=8, disabled="All 8 GPUs are in use just now.")
@@ -257,6 +257,25 @@ def test_what_the_users_limit_forbids_is_disabled() -> None:
     assert state_of(demand(count=2, limit=0), scene(cards, has(5))).disabled == ""
     assert state_of(demand(count=0, limit=2), scene(cards, has(2))) == ProfileState()
     assert "at a time" in state_of(demand(count=2, limit=2), scene(cards, has(1))).disabled
+
+
+def advised(state: ProfileState) -> str:
+    return state.advice.partition(" ")[0]
+
+
+def test_nobody_is_told_to_wait_for_what_will_not_come() -> None:
+    """``It`` opens by itself, or ``Please`` choose another."""
+    cards = [card(0), card(1, load=Fraction(1))]
+    assert advised(state_of(demand(count=1), scene(cards))) == ""
+    assert advised(state_of(demand(count=2), scene(cards))) == "It"
+    assert advised(state_of(demand(count=3), scene(cards))) == "Please"
+    assert advised(state_of(demand(models=("H100",)), scene(cards))) == "Please"
+    for_others = card(0, kept=Kept("for staff", always=True))
+    assert advised(state_of(demand(), scene([for_others]))) == "Please"
+    assert advised(state_of(demand(), scene([]))) == "It"  # they may come back
+    # One's own limit: the other server may be stopped, the limit itself stands.
+    assert advised(state_of(demand(count=1, limit=1), scene(cards, has(1)))) == "It"
+    assert advised(state_of(demand(count=2, limit=1), scene(cards))) == "Please"
 
 
 junk = st.recursive(
