@@ -72,9 +72,8 @@ class Admission(SpawnerBase):
             raise self.refuse(bad_list(error)) from None
         self.choice = choice = self._choose()
         try:
-            await set_overrides(self, choice.overrides)
-            if choice.image:
-                self.image = choice.image
+            image = ({"image": choice.image},) if choice.image else ()
+            await set_overrides(self, (*choice.overrides, *image), self.before_profile)
         except ConfigError as error:
             self.last_options = before
             self._store_options(before or {})

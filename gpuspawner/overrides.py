@@ -28,19 +28,25 @@ def _own(trait: Any) -> bool:
     return str(trait.this_class.__module__).partition(".")[0] not in _THEIRS
 
 
-async def set_overrides(spawner: Any, overrides: Iterable[Mapping[str, Any]]) -> None:
+async def set_overrides(
+    spawner: Any, overrides: Iterable[Mapping[str, Any]], before: dict[str, Any]
+) -> None:
     """Set what a profile and its options say, in their order. A value may be a callable.
+
+    Args:
+        before: is given the value that each setting had before.
 
     Raises:
         ConfigError: a value can't be made, or does not fit its setting.
     """
     for override in overrides:
         for key, given in override.items():
-            await _set_made(spawner, key, given)
+            await _set_made(spawner, key, given, before)
 
 
-async def _set_made(spawner: Any, key: str, given: Any) -> None:
+async def _set_made(spawner: Any, key: str, given: Any, before: dict[str, Any]) -> None:
     try:
+        before.setdefault(key, getattr(spawner, key))
         value = given(spawner) if callable(given) else given
         if inspect.isawaitable(value):
             value = await value

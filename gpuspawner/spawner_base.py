@@ -59,6 +59,7 @@ class SpawnerBase(SpawnerTraits):
         last_options: the last accepted ``user_options``; kept over stops and restarts.
         from_page: the ``user_options`` last read from a form or a link, not checked.
         link_handler: the hub's handler of the last link with options.
+        before_profile: settings that the last choice changed, as they were before.
     """
 
     lease: str = ""
@@ -75,6 +76,10 @@ class SpawnerBase(SpawnerTraits):
     _flight: Flight | None = None
     _wish: Wish | None = None
     _begun = False  # a spawn began in this process: there is nothing of an earlier one to adopt
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.before_profile: dict[str, Any] = {}
 
     # -- the pool and its threads ---------------------------------------------------------------
 

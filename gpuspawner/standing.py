@@ -81,6 +81,16 @@ class Standing(Resuming):
             self._wish = None
         self.let_go()
         self._begun, self._ended = True, None
+        if not (self._start_pending or self._stop_pending):
+            self._forget_profile()
+
+    def _forget_profile(self) -> None:
+        """A new start begins: the last choice may not show through the next.
+
+        The hub makes a new spawner for most starts, but not after each kind of end.
+        """
+        while self.before_profile:
+            setattr(self, *self.before_profile.popitem())
 
     def let_go(self, *, stop: bool = False) -> None:
         """Own nothing any more: what was under way is given up, what was held is released.

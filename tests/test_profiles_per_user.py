@@ -179,3 +179,46 @@ def test_what_a_server_makes_of_a_value_stays_its_own(hub: RealHub) -> None:
         "mounts": [{"source": "a"}],
         "extra_host_config": {"ulimits": [{"name": "b"}]},
     }
+
+
+async def test_what_one_choice_sets_does_not_show_through_the_next(hub: RealHub) -> None:
+    """Also where the hub keeps the spawner: after a refusal here, or when its proxy has failed."""
+    big = {
+        "display_name": "Big",
+        "gpu": {"count": 9},
+        "spawner_override": {"mem_limit": "64G", "environment": {"BIG": "1"}},
+    }
+    hub.config.GPUSpawner.update(
+        {
+            "profile_list": [big, CPU],
+            "max_gpus_per_user": 0,
+            "mem_limit": "2G",
+            "allowed_images": ["img", "other"],
+            "environment": {"ALL": "1"},
+        }
+    )
+    spawner = hub.spawner("ada")
+    for _ in range(2):
+        with pytest.raises(GPURefusal, match="only 4 GPUs"):
+            await hub.start("ada", {"profile": "big", "image": "other"})
+        assert spawner.mem_limit == 64 * 2**30
+        assert spawner.image == "other"
+    assert await hub.start("ada", {"profile": "cpu"}) is spawner
+    assert spawner.mem_limit == 2 * 2**30
+    assert spawner.environment == {"ALL": "1"}
+    assert spawner.image == "img"
+
+
+async def test_what_others_set_for_a_start_stands(hub: RealHub) -> None:
+    """The hub asks the authenticator between one choice and the next."""
+    small = {"display_name": "Small", "gpu": {"count": 9}, "spawner_override": {"mem_limit": "1G"}}
+    hub.config.GPUSpawner.update({"profile_list": [small, CPU], "max_gpus_per_user": 0})
+
+    def before_each(_user: Any, spawner: Any) -> None:
+        spawner.mem_limit = "5G"
+
+    hub.settings["authenticator"].pre_spawn_start = before_each
+    with pytest.raises(GPURefusal, match="only 4 GPUs"):
+        await hub.start("ada", {"profile": "small"})
+    assert hub.spawner("ada").mem_limit == 2**30
+    assert (await hub.start("ada", {"profile": "cpu"})).mem_limit == 5 * 2**30
