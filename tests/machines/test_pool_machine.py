@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from gpuspawner import pool as pool_module
+from gpuspawner import pool_seeing
 from gpuspawner.attempts import Attempts
 from gpuspawner.cards import see_cards
 from gpuspawner.claims import Listing
@@ -146,7 +146,7 @@ MUTANTS = [
     (GPUPool, "give_up", cancel_is_an_answer, cancelled_inside_of_create),
     (GPUPool, "_follow", silence_is_an_answer, a_create_without_an_answer),
     (Engine, "listing", no_listing_is_an_empty_one, a_poll_without_an_answer),
-    (pool_module, "see_cards", any_card_is_well, a_card_that_is_lost),
+    (pool_seeing, "see_cards", any_card_is_well, a_card_that_is_lost),
 ]
 
 

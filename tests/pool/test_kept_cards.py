@@ -12,7 +12,7 @@ import pytest
 
 from fakes.demands import demand
 from fakes.hub import FakeHub
-from gpuspawner import pool as pool_module
+from gpuspawner import pool_seeing
 from gpuspawner.errors import ConfigError
 from gpuspawner.pool import NoRoom
 from gpuspawner.simulated_inventory import simulated_inventory
@@ -74,7 +74,7 @@ async def test_a_booking_is_looked_up_at_the_moment_of_the_decision(
     make_hub: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = datetime(2030, 1, 1, 9, 0, tzinfo=ZoneInfo("Europe/Berlin"))
-    monkeypatch.setattr(pool_module, "local_now", lambda: now)
+    monkeypatch.setattr(pool_seeing, "local_now", lambda: now)
     booking = {"group": "ml", "cards": ["*A100*"], "days": ["tue"], "from": "10:00", "to": "11:00"}
     hub = make_hub(bookings=[booking])
     short = replace(demand("ada"), max_seconds=45 * 60)
