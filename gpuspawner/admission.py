@@ -156,6 +156,7 @@ class Admission(SpawnerBase):
             user=self.user.name,
             groups=self.group_names,
             allowed_images=self._get_allowed_images(),
+            hide_forbidden=self.hide_forbidden_profiles,
         )
 
     def _what_stands(self, error: OptionsError) -> Choice:

@@ -118,6 +118,9 @@ class Where:
             raise self.at(key).wrong_type(value, "a text")
         if not value.strip() and not empty:
             raise self.at(key).error("it is empty; write a text")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            # Half of a pair, of a file that was read with the wrong encoding: no page can have it.
+            raise self.at(key).error(f"{shown(value)} has letters that no page can show; use UTF-8")
         return value
 
     def flag(self, entry: Mapping[str, Any], key: str) -> bool:

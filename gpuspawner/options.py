@@ -129,6 +129,7 @@ def parse_options(
     user: str,
     groups: Collection[str] = (),
     allowed_images: AllowedImages = None,
+    hide_forbidden: bool = False,
 ) -> Choice:
     """Check what was sent and turn it into what will be started.
 
@@ -138,6 +139,7 @@ def parse_options(
         user: whose server it is (not who presses the button).
         groups: the groups that user is in.
         allowed_images: images that users may choose from, by key.
+        hide_forbidden: users are not shown the profiles of other groups.
 
     Raises:
         ForbiddenProfile: the profile exists, but not for this user; or none is open to them.
@@ -145,7 +147,7 @@ def parse_options(
             input is.
     """
     sent = _plain_dict({} if user_options is None else user_options)
-    profile = _profile(sent, profiles, user, groups)
+    profile = _profile(sent, profiles, user, groups, hide_forbidden)
     known = _keys(profile, allowed_images)
     for key in sent:
         if key not in known:
@@ -197,7 +199,11 @@ def _plain_dict(value: Any) -> dict[str, str]:
 
 
 def _profile(
-    sent: Mapping[str, str], profiles: ProfileList, user: str, groups: Collection[str]
+    sent: Mapping[str, str],
+    profiles: ProfileList,
+    user: str,
+    groups: Collection[str],
+    hide_forbidden: bool,
 ) -> Profile:
     allowed = profiles.allowed(user, groups)
     if "profile" not in sent:
@@ -217,9 +223,11 @@ def _profile(
             replies.unknown_profile(sent["profile"], slugs),
         )
     if profile not in allowed:
+        # What no form shows them is not told by a guess either: it may have somebody's name in it.
+        shown = profile.groups and not hide_forbidden
         raise ForbiddenProfile(
             f"profile {profile.slug!r} is not open to {user!r} with groups {sorted(groups)}",
-            user_message=messages.forbidden(profile.display_name),
+            user_message=messages.forbidden(profile.display_name if shown else profile.slug),
         )
     return profile
 

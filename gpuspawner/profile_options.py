@@ -18,7 +18,11 @@ OPTION_RULE = "letters, digits, '_', '.' and single dashes, starting with a lett
 _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_.]*(-[A-Za-z0-9_.]+)*")
 
 #: Names that mean something else in ``user_options``, in form data or in a hub's URL.
-RESERVED_OPTIONS = frozenset({"profile", "next", "display_name", "unlisted-choice"})
+RESERVED_OPTIONS = frozenset(
+    {"profile", "next", "display_name", "unlisted-choice", "select-profile"}
+)
+#: Choices that forms send where a text was given instead: ours, and other forms.
+_RESERVED_CHOICES = ("unlisted-choice", "unlisted_choice")
 
 #: What the value of an ``unlisted_choice`` is put in place of. Only this, literally.
 PLACEHOLDER = "{value}"
@@ -145,8 +149,8 @@ def _choices(
     for key, choice in value.items():
         if not isinstance(key, str) or not key or not key.isprintable() or len(key) > 200:
             raise where.error(f"{shown(key)} is not a key for a choice; use a short text")
-        if key == "unlisted-choice":
-            raise where.error("'unlisted-choice' has a meaning of its own; rename this choice")
+        if key in _RESERVED_CHOICES:
+            raise where.error(f"{key!r} has a meaning of its own; rename this choice")
         here = where.at(key)
         here.keys(choice, CHOICE_KEYS)
         if here.flag(choice, "default"):

@@ -147,6 +147,20 @@ def test_a_profile_for_others_is_forbidden_whoever_asks() -> None:
         parse_options({}, parse_profile_list([{"display_name": "A", "groups": ["x"]}]), user="bob")
 
 
+def test_a_guess_tells_no_name_that_the_form_does_not() -> None:
+    written = [{"display_name": "For Prof. Moss", "slug": "m1"}, {"display_name": "Free"}]
+
+    def told(hide: bool, **whose: list[str]) -> str:
+        profiles = parse_profile_list([{**written[0], **whose}, written[1]])
+        with pytest.raises(ForbiddenProfile) as error:
+            parse_options({"profile": "m1"}, profiles, user="bob", hide_forbidden=hide)
+        return error.value.user_message
+
+    assert "Moss" in told(False, groups=["lab"])
+    for text in (told(True, groups=["lab"]), told(False, users=["moss"])):
+        assert text.startswith('"m1" is open to other groups only')
+
+
 def test_a_forbidden_profile_is_not_named_among_the_allowed() -> None:
     error = refused({"profile": "nope"})
     assert "staff" not in error.user_message
