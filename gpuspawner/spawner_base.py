@@ -72,6 +72,7 @@ class SpawnerBase(SpawnerTraits):
     link_handler: weakref.ref[Any] | None = None
     watched: Watched | None = None
     _profiles: ProfileList | None = None
+    _read_from: object = None
     _warned: frozenset[str] = frozenset()  # what was said of lists that a callable made
     _flight: Flight | None = None
     _wish: Wish | None = None
@@ -117,8 +118,10 @@ class SpawnerBase(SpawnerTraits):
         Raises:
             ConfigError: the list can't be used.
         """
-        if self._profiles is None and not callable(self.profile_list):
-            self._profiles = self._read_profiles(self.profile_list)
+        written = self.profile_list
+        # A hook may have set another list for this user, by their groups for one.
+        if not callable(written) and (self._profiles is None or written is not self._read_from):
+            self._profiles, self._read_from = self._read_profiles(written), written
         return self._profiles or ProfileList(())
 
     async def load_profiles(self) -> ProfileList:

@@ -222,3 +222,18 @@ async def test_what_others_set_for_a_start_stands(hub: RealHub) -> None:
         await hub.start("ada", {"profile": "small"})
     assert hub.spawner("ada").mem_limit == 2**30
     assert (await hub.start("ada", {"profile": "cpu"})).mem_limit == 5 * 2**30
+
+
+async def test_a_list_that_a_hook_sets_counts_from_then_on(hub: RealHub) -> None:
+    hub.config.GPUSpawner.profile_list = [{"display_name": "Lab", "slug": "lab"}, CPU]
+    spawner = hub.spawner("ada")
+    assert "Lab" in await spawner.get_options_form()
+
+    def by_groups(_user: Any, spawner: Any) -> None:
+        spawner.profile_list = [CPU]
+
+    hub.settings["authenticator"].pre_spawn_start = by_groups
+    with pytest.raises(GPURefusal) as refused:
+        await hub.start("ada", {"profile": "lab"})
+    assert refused.value.reason == "invalid-options"
+    assert (await hub.start("ada", {"profile": "cpu"})).profile_slug == "cpu"
