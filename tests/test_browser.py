@@ -109,7 +109,7 @@ MANY = [
     }
     for number in range(36)
 ]
-OF_USER = {"newcomer": SHOWN, "grouped": GROUPED, "many": MANY}
+OF_USER = {"newcomer": SHOWN, "nothing-else": SHOWN[:3], "grouped": GROUPED, "many": MANY}
 c.GPUSpawner.profile_list = lambda spawner: OF_USER.get(spawner.user.name, BASE)
 import gpuspawner
 gpuspawner.configure(c)
@@ -316,6 +316,12 @@ def test_keyboard_goes_from_profile_to_its_question_to_start(
     assert chosen == {"profile": "one-gpu", "memory": "32g"}
 
 
+def _serious(page: Page) -> list[tuple[str, str]]:
+    """What axe finds in the form that keeps people from using it."""
+    found = Axe().run(page, context=".gpuspawner").response["violations"]
+    return [(f["id"], f["help"]) for f in found if f["impact"] in ("serious", "critical")]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1100])
 def test_form_is_accessible_at_every_width_and_theme(
@@ -324,9 +330,7 @@ def test_form_is_accessible_at_every_width_and_theme(
     page = person(color_scheme=theme, viewport={"width": width, "height": 800})
     web.log_in(page, partly_taken, "student")
     assert page.evaluate("document.documentElement.dataset.bsTheme || 'light'") == theme
-    found = Axe().run(page, context=".gpuspawner").response["violations"]
-    serious = [(f["id"], f["help"]) for f in found if f["impact"] in ("serious", "critical")]
-    assert serious == []
+    assert _serious(page) == []
     root = "document.documentElement"
     assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
     card = web.form(page).locator(".gpuspawner-card").first
@@ -458,8 +462,7 @@ def test_many_profiles_with_long_names_fit_a_phone(
     expect(web.form(page).get_by_role("radio")).to_have_count(36)
     root = "document.documentElement"
     assert page.evaluate(f"{root}.scrollWidth <= {root}.clientWidth")
-    found = Axe().run(page, context=".gpuspawner").response["violations"]
-    assert [f["id"] for f in found if f["impact"] in ("serious", "critical")] == []
+    assert _serious(page) == []
 
 
 # -- pictures -----------------------------------------------------------------------------------
@@ -513,6 +516,13 @@ def test_picture_of_the_form_when_all_is_taken(
     expect(web.radio(page, "Without a GPU")).to_be_checked()
     _take(page, tmp_path, "form-full.png")
 
+    page = person()
+    web.log_in(page, full, "nothing-else")
+    expect(web.form(page).locator("input:checked")).to_have_count(0)
+    expect(web.form(page).get_by_text("Nothing can be started just now.")).to_be_visible()
+    expect(page.get_by_role("button", name="Start")).to_have_count(0)
+    assert _serious(page) == []
+
 
 _CAMERA: dict[str, Any] = {
     "viewport": {"width": 900, "height": 500},
@@ -523,6 +533,7 @@ _CAMERA: dict[str, Any] = {
 
 
 def _take(page: Page, folder: Path, name: str) -> None:
+    assert _serious(page) == []
     page.mouse.move(0, 0)
     picture = page.screenshot(path=folder / name, full_page=True, animations="disabled")
     assert picture.startswith(b"\x89PNG")
