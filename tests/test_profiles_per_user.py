@@ -70,6 +70,45 @@ async def test_it_is_asked_afresh_for_each_form_and_each_start(hub: RealHub) -> 
     await hub.start("ada", {"profile": "cpu"})
 
 
+async def test_an_open_form_is_told_of_the_list_that_it_was_made_from(hub: RealHub) -> None:
+    asked = 0
+    open_now: list[dict[str, Any]] = [{"display_name": "A", "slug": "a", "gpu": {}}, CPU]
+
+    def counted(spawner: Any) -> list[dict[str, Any]]:
+        nonlocal asked
+        asked += 1
+        return [dict(profile) for profile in open_now]
+
+    hub.config.GPUSpawner.profile_list = counted
+    spawner = hub.spawner("ada")
+    await spawner.get_options_form()
+    open_now[0]["gpu"] = {"count": 99}
+    told = await spawner.live_form()
+    assert (asked, told["profiles"]["a"]["disabled"]) == (1, "")
+    await spawner.get_options_form()  # as somebody reloads the page
+    told = await spawner.live_form()
+    assert (asked, told["profiles"]["a"]["advice"]) == (2, "Please choose another.")
+    # What a start finds is what is told from then on, also of a profile that is gone.
+    del open_now[0]
+    with pytest.raises(GPURefusal):
+        await hub.start("ada", {"profile": "a"})
+    assert set((await hub.spawner("ada").live_form())["profiles"]) == {"cpu"}
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+async def test_profiles_of_other_groups_can_be_left_off(hub: RealHub, hidden: bool) -> None:
+    secret = {"display_name": "Secret", "slug": "secret", "gpu": {}, "groups": ["staff"]}
+    hub.config.GPUSpawner.profile_list = [{"display_name": "A", "slug": "a"}, secret, CPU]
+    hub.config.GPUSpawner.hide_forbidden_profiles = hidden
+    form = await hub.spawner("ada").get_options_form()
+    assert ("Open to other groups only." in form) is not hidden
+    assert ("Secret" in form) is not hidden
+    assert 'value="a"' in form
+    with pytest.raises(GPURefusal) as refused:
+        await hub.start("ada", {"profile": "secret"})
+    assert refused.value.reason == "profile-forbidden"
+
+
 async def test_who_is_offered_nothing_is_told_so(hub: RealHub) -> None:
     hub.config.GPUSpawner.profile_list = lambda spawner: []
     with pytest.raises(GPURefusal) as refused:
