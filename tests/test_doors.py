@@ -60,7 +60,8 @@ def test_form_shows_the_full_profile_disabled_and_the_cpu_one_open(full: Hub) ->
     assert ALL_TAKEN in page
     assert "disabled" in _input(page, "one-gpu")
     assert "disabled" not in _input(page, "cpu")
-    assert 'value="teachers"' not in page
+    assert "Open to other groups only." in page
+    assert "disabled" in _input(page, "teachers")
 
 
 def _input(page: str, slug: str) -> str:
