@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from .messages import amount, gigabytes, gpus
+from .placement import closed
 from .request import Card, Request, memory_offered, suits
 
 #: So many models are named; more are only counted.
@@ -98,11 +99,14 @@ def _memory(request: Request, offered: Sequence[Card]) -> str:
 
 
 def places(requests: Sequence[Request], cards: Sequence[Card]) -> tuple[int, int]:
-    """Of a profile that gives a share: how many the suitable cards have, and how many are left."""
+    """Of a profile that gives a share: how many the suitable cards have, and how many are left.
+
+    Cards that the user never gets count as if they were not there.
+    """
     total = free = 0
     for card in cards:
         fitting = [r for r in requests if r.count and suits(card, r)]
-        if not fitting:
+        if not fitting or closed(card):
             continue
         share = fitting[0].share
         total += int(1 / share)

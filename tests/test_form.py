@@ -228,6 +228,14 @@ def test_what_the_form_sends_is_accepted() -> None:
     assert page(OPTIONS.profiles, images=images, image="b").sent["image"] == ["B"]
 
 
+def test_an_image_of_a_profiles_own_is_no_last_choice_from_the_list_of_all() -> None:
+    """``image`` is a question of "One GPU" here, and a choice for "CPU" there."""
+    images = {"jax": "hub/jax", "b": "hub/b"}
+    for slug, chosen in (("one-gpu", "b"), ("cpu", "jax")):
+        last = {"profile": slug, "image": "jax"}
+        assert page(OPTIONS.profiles, last=last, images=images, image="b").sent["image"] == [chosen]
+
+
 def test_a_notice_is_shown() -> None:
     assert "Demo: these GPUs are simulated." in page(notice="Demo: these GPUs are simulated.").text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from gpuspawner.errors import EngineUnknown
 from gpuspawner.form_state import Offers, ProfileState, sections, shown_to_others, state_of
 from gpuspawner.gives import gives, model_name, places
 from gpuspawner.glance import Glance
+from gpuspawner.placement import place
 from gpuspawner.profiles import parse_profile_list
 from gpuspawner.refusal import GPURefusal
-from gpuspawner.request import Card, Request
+from gpuspawner.request import Card, Kept, Placement, Request
 from real_spawner import RealHub
 
 A100, L4, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3"
@@ -139,6 +141,7 @@ cards_drawn = st.lists(
         unavailable=st.sampled_from(["", "", "ill"]),
     ),
     max_size=6,
+    unique_by=lambda c: c.uuid,
 )
 
 
@@ -149,6 +152,21 @@ def test_a_share_that_is_counted_free_can_be_had(cards: list[Card], share: Fract
     state = state_of(demand(share=share), scene(cards))
     assert (state.free == 0) == bool(state.disabled)
     assert state.unit == "share"
+    given_out = 0
+    while isinstance(found := place(Request(share=share), cards), Placement):
+        cards = [replace(c, load=c.load + share * (c.uuid in found.devices)) for c in cards]
+        given_out += 1
+    assert given_out == free
+
+
+def test_cards_kept_for_others_are_counted_as_taken_and_those_kept_always_not_at_all() -> None:
+    for kept, whole, halves in (
+        (Kept("booked"), "1 of 2 GPUs free", "2 of 4 shares free"),
+        (Kept("reserved", always=True), "1 of 1 GPU free", "2 of 2 shares free"),
+    ):
+        now = scene([card(), card(kept=kept)])
+        assert state_of(demand(), now).count == whole
+        assert state_of(demand(share=HALF), now).count == halves
 
 
 @given(cards_drawn, st.integers(1, 3))

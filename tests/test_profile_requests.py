@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from jupyterhub import orm
 
 from fakes.docker_client import FakeClient
 from fakes.docker_machine import FakeMachine
-from gpuspawner import names
+from gpuspawner import names, pool_seeing
 from gpuspawner.refusal import GPURefusal
 from real_spawner import RealHub
 
@@ -72,3 +74,47 @@ async def test_the_first_request_that_can_be_met_counts(hub: RealHub, machine: F
 async def test_what_a_limit_leaves_of_the_requests_is_tried(hub: RealHub) -> None:
     hub.config.GPUSpawner.max_gpus_per_user = 2
     assert len((await hub.start("a", EITHER)).devices) == 2
+
+
+def join(hub: RealHub, name: str, group: str) -> None:
+    found = orm.Group(name=group)
+    hub.session.add(found)
+    found.users.append(hub.user(name).orm_user)
+    hub.session.commit()
+
+
+async def free_for(hub: RealHub, name: str, slug: str) -> str:
+    """What the form says to somebody about a profile."""
+    state = (await hub.spawner(name).live_form())["profiles"][slug]
+    return str(state["disabled"] or state["count"])
+
+
+async def test_the_users_groups_and_the_profiles_hours_tell_which_cards_are_kept(
+    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuesday = datetime(2030, 1, 1, 9, tzinfo=timezone.utc)
+    monkeypatch.setattr(pool_seeing, "local_now", lambda: tuesday)
+    hub = RealHub(tmp_path, client=lambda: FakeClient(machine))
+    hub.config.GPUPool.bookings = [
+        {"group": "class", "cards": 4, "days": ["tue"], "from": "10:00", "to": "12:00"}
+    ]
+    hub.config.GPUSpawner.profile_list = [
+        {"display_name": "Short", "gpu": {"count": 1}, "max_hours": 0.5},
+        {"display_name": "Long", "gpu": {"count": 1}, "max_hours": 2},
+    ]
+    await hub.restart()
+    join(hub, "ada", "class")
+    kept = "kept for other groups"
+    assert await free_for(hub, "ada", "long") == "4 of 4 GPUs free"
+    assert await free_for(hub, "ben", "short") == "4 of 4 GPUs free"
+    assert kept in await free_for(hub, "ben", "long")
+    with pytest.raises(GPURefusal) as refused:
+        await hub.start("ben", {"profile": "long"})
+    assert kept in refused.value.jupyterhub_message
+    await hub.start("ben", {"profile": "short"})
+
+    tuesday += timedelta(hours=1)
+    with pytest.raises(GPURefusal):
+        await hub.start("cleo", {"profile": "short"})
+    assert len((await hub.start("ada", {"profile": "long"})).devices) == 1
+    hub.close()
