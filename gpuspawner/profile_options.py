@@ -34,14 +34,24 @@ UNLISTED_KEYS = (
     "spawner_override", "kubespawner_override",
 )  # fmt: skip
 #: Spawner attributes that a profile can't set: they say who is served and how much, what profiles
-#: are, or hold for all servers alike.
+#: are, hold for all servers alike, or count before a profile is known.
 _NOT_FOR_PROFILES = frozenset(
     {
         "profile_list", "user_options", "options_form", "options_from_form", "apply_user_options",
-        "additional_profile_form_template_paths",
+        "additional_profile_form_template_paths", "form_notice", "hide_forbidden_profiles",
         "max_gpus_per_user", "max_gpus_per_group", "allowed_images", "remove",
+        "client_kwargs", "use_docker_client_env", "tls", "tls_assert_hostname", "tls_ca",
+        "tls_cert", "tls_config", "tls_key", "tls_verify", "consecutive_failure_limit",
+        "auth_state_hook", "group_overrides", "server_token_scopes", "name_template",
+        "oauth_client_allowed_scopes", "oauth_roles",
     }
 )  # fmt: skip
+#: DockerSpawner's old names, under which a setting would pass unseen.
+_OLD_NAMES = {
+    "container_image": "image", "container_ip": "host_ip", "container_port": "port",
+    "container_name_template": "name_template", "container_prefix": "prefix",
+    "image_whitelist": "allowed_images", "remove_containers": "remove",
+}  # fmt: skip
 #: Settings in which a user's own words can widen nothing.
 _HARMLESS = frozenset({"environment", "mem_limit", "cpu_limit", "default_url"})
 
@@ -227,6 +237,8 @@ def read_override(where: Where, entry: Mapping[str, Any], reading: Reading) -> M
     for name in value:
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
             raise here.error(f"{shown(name)} is not the name of a spawner trait")
+        if name in _OLD_NAMES:
+            raise here.error(f"{name!r} is an old name; write {_OLD_NAMES[name]!r}")
         if name in _NOT_FOR_PROFILES:
             raise here.error(f"{name!r} can't be set by a profile; set it on the spawner's class")
         instead = "" if reading.traits and name in reading.traits else instead_of(name, value[name])

@@ -78,7 +78,17 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"environment": {"CUDA_VISIBLE_DEVICES": "0"}}, "environment", "profile_list"),
     ({"user": "x"}, "", "not a trait"),
     ({"imge": "x"}, "", "did you mean 'image'"),
+    ({"remove_containers": False}, "", "write 'remove'"),
+    ({"container_image": "lab/torch:1"}, "", "write 'image'"),
+    ({"server_token_scopes": ["self"]}, "", "can't be set by a profile"),
+    ({"tls_verify": False}, "", "can't be set by a profile"),
 ]
+
+
+def test_no_old_name_of_a_setting_passes() -> None:
+    for old in GPUSpawner._deprecated_aliases:
+        with pytest.raises(BadConfigError, match="old name"):
+            check(override(**{old: ""}))
 
 
 @pytest.mark.parametrize(("traits", "key", "said"), WRONG)
