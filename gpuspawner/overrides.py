@@ -13,6 +13,8 @@ from .errors import ConfigError
 
 #: Packages whose traits that are no settings are theirs alone: the user, the hub, the handler…
 _THEIRS = ("gpuspawner", "dockerspawner", "jupyterhub", "traitlets")
+#: Settings that are callables themselves: set as they are, for those who call them later.
+_CALLED_LATER = frozenset({"pre_spawn_hook", "progress_ready_hook", "format_volume_name"})
 
 
 def settable(spawner_class: type[HasTraits]) -> frozenset[str]:
@@ -31,7 +33,7 @@ def _own(trait: Any) -> bool:
 async def set_overrides(
     spawner: Any, overrides: Iterable[Mapping[str, Any]], before: dict[str, Any]
 ) -> None:
-    """Set what a profile and its options say, in their order. A value may be a callable.
+    """Set what a profile and its options say, in their order. A value may be made by a callable.
 
     Args:
         before: is given the value that each setting had before.
@@ -47,7 +49,7 @@ async def set_overrides(
 async def _set_made(spawner: Any, key: str, given: Any, before: dict[str, Any]) -> None:
     try:
         before.setdefault(key, getattr(spawner, key))
-        value = given(spawner) if callable(given) else given
+        value = given(spawner) if callable(given) and key not in _CALLED_LATER else given
         if inspect.isawaitable(value):
             value = await value
         set_override(spawner, key, value)
@@ -64,7 +66,7 @@ def set_override(spawner: Any, key: str, value: Any) -> None:
     current = getattr(spawner, key)
     if isinstance(value, Mapping) and isinstance(current, Mapping):
         value = merged(current, value)
-    setattr(spawner, key, deepcopy(value))
+    setattr(spawner, key, value if callable(value) else deepcopy(value))
 
 
 def merged(current: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ _NOT_FOR_PROFILES = frozenset(
         "tls_cert", "tls_config", "tls_key", "tls_verify", "consecutive_failure_limit",
         "auth_state_hook", "group_overrides", "server_token_scopes", "name_template",
         "oauth_client_allowed_scopes", "oauth_roles",
+        "post_stop_hook",  # a restarted hub would not know it
     }
 )  # fmt: skip
 #: DockerSpawner's old names, under which a setting would pass unseen.

@@ -82,6 +82,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"container_image": "lab/torch:1"}, "", "write 'image'"),
     ({"server_token_scopes": ["self"]}, "", "can't be set by a profile"),
     ({"tls_verify": False}, "", "can't be set by a profile"),
+    ({"post_stop_hook": print}, "", "can't be set by a profile"),
 ]
 
 

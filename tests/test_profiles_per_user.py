@@ -220,6 +220,28 @@ def test_what_a_server_makes_of_a_value_stays_its_own(hub: RealHub) -> None:
     }
 
 
+async def test_a_hook_of_a_profile_is_no_maker_of_a_value(hub: RealHub) -> None:
+    """It runs when hooks run, and its profile's servers alone have it."""
+    ran: list[tuple[str, str]] = []
+
+    class Hooks:
+        def own(self, spawner: Any) -> None:
+            ran.append(("own", spawner.image))
+
+    hub.config.GPUSpawner.pre_spawn_hook = lambda spawner: ran.append(("all", spawner.image))
+    # The image comes after it, so an early call would not see it.
+    override = {"pre_spawn_hook": Hooks().own, "image": "img"}
+    hub.config.GPUSpawner.image = "other"
+    hub.config.GPUSpawner.profile_list = [
+        {"display_name": "Own", "slug": "own", "spawner_override": override},
+        {**CPU, "spawner_override": {"image": "img"}},
+    ]
+    for slug in ("own", "cpu"):
+        await hub.start("ada", {"profile": slug})
+        await hub.stop("ada")
+    assert ran == [("own", "img"), ("all", "img")]
+
+
 async def test_what_one_choice_sets_does_not_show_through_the_next(hub: RealHub) -> None:
     """Also where the hub keeps the spawner: after a refusal here, or when its proxy has failed."""
     big = {
