@@ -75,6 +75,7 @@ def test_an_open_form_can_ask_how_things_stand(hub: Hub) -> None:
         "free": 4,
         "total": 4,
         "disabled": "",
+        "advice": "",
         "gives": GIVES.replace(" GB", "~GB").replace(" ·", "~·").replace("~", "\N{NO-BREAK SPACE}"),
     }
     assert told["selected"] == "cpu"
