@@ -54,7 +54,7 @@ _OLD_NAMES = {
     "image_whitelist": "allowed_images", "remove_containers": "remove",
 }  # fmt: skip
 #: Settings in which a user's own words can widen nothing.
-_HARMLESS = frozenset({"environment", "mem_limit", "cpu_limit", "default_url"})
+_HARMLESS = frozenset({"environment", "default_url"})
 
 
 @dataclass

@@ -273,7 +273,11 @@ c.GPUSpawner.profile_list = [
         "slug": "sized",
         "profile_options": {
             "memory": {
-                "unlisted_choice": {"enabled": True, "spawner_override": {"mem_limit": "{value}"}}
+                "unlisted_choice": {
+                    "enabled": True,
+                    "validation_regex": ".+",
+                    "spawner_override": {"mem_limit": "{value}"},
+                }
             }
         },
     },

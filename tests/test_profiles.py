@@ -306,6 +306,11 @@ WRONG: list[tuple[Any, str, str]] = [
         "o.unlisted_choice",
         "add a 'validation_regex'",
     ),
+    (
+        option(unlisted_choice={"enabled": True, "spawner_override": {"mem_limit": "{value}"}}),
+        "o.unlisted_choice",
+        "into mem_limit unchecked",
+    ),
     (entry(spawner_override={"remove": False}), "spawner_override", "can't be set by a profile"),
     (entry(profile_options={"a--b": {}}), "profile_options", "not a name for an option"),
     (entry(profile_options={"profile": {}}), "profile_options", "rename the option"),
