@@ -21,9 +21,11 @@ def local_now() -> datetime:
 def _zone(name: str) -> tzinfo | None:
     """The zone by name, or the machine's; None where only its distance from UTC is known."""
     try:
-        if name:
-            return ZoneInfo(name.removeprefix(":"))
-        with _LOCALTIME.open("rb") as file:
+        name = name.removeprefix(":")
+        if name and not name.startswith("/"):
+            return ZoneInfo(name)
+        # ``TZ=:/etc/localtime`` is what many systems advise.
+        with Path(name or _LOCALTIME).open("rb") as file:
             return ZoneInfo.from_file(file, key="localtime")
     except (OSError, ValueError, KeyError):
         return None

@@ -24,13 +24,16 @@ def test_the_zone_of_the_environment(name: str, monkeypatch: pytest.MonkeyPatch)
     assert abs(now - datetime.now(timezone.utc)) < timedelta(minutes=10)
 
 
-def test_the_zone_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_the_zone_of_the_machine(named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TZ", raising=False)
     zones = [Path(p, "Europe/Berlin") for p in ("/usr/share/zoneinfo", "/usr/lib/zoneinfo")]
     found = next((p for p in zones if p.exists()), None)
     if found is None:
         pytest.skip("no time zones on this machine")
-    monkeypatch.setattr(local_time, "_LOCALTIME", found)
+    monkeypatch.setattr(local_time, "_LOCALTIME", Path("/nowhere") if named else found)
+    if named:
+        monkeypatch.setenv("TZ", f":{found}")
     zone = local_time.local_now().tzinfo
     summer, winter = datetime(2030, 7, 1, tzinfo=zone), datetime(2030, 1, 1, tzinfo=zone)
     assert (summer.utcoffset(), winter.utcoffset()) == (timedelta(hours=2), timedelta(hours=1))
