@@ -70,7 +70,11 @@ class Admission(SpawnerBase):
         except ConfigError as error:
             self._store_options(before or {})
             raise self.refuse(bad_list(error)) from None
-        self.choice = choice = self._choose()
+        try:
+            self.choice = choice = self._choose()
+        except ConfigError as error:  # of the images
+            self._store_options(before or {})
+            raise self.refuse(bad_list(error)) from None
         try:
             image = ({"image": choice.image},) if choice.image else ()
             await set_overrides(self, (*choice.overrides, *image), self.before_profile)

@@ -21,6 +21,7 @@ from .hostconfig import ContainmentError
 from .identity import Identity, resolve_identity
 from .inventory import source_from_config
 from .memory import check_fraction
+from .options import check_images
 from .pool_traits import PoolTraits
 from .spawner import GPUSpawner
 
@@ -221,12 +222,22 @@ def check_spawner(sections: Sections, spawner: GPUSpawner) -> None:
     _try(resolve_identity, 1000, 100, home=spawner.home, line=sections.line("home"))
     _try(resolve_identity, 1000, 100, umask=spawner.nb_umask, line=sections.line("nb_umask"))
     _check_identity_source(spawner, sections)
+    if not callable(spawner.allowed_images):
+        _check_images(spawner, sections)
     if spawner.drop_from_root and spawner.allowed_images == "*":
         raise BadConfigError(
             f"{sections.line('drop_from_root')}: with {sections.line('allowed_images')} = '*' "
             "users bring images of their own, which need not become NB_UID but may stay root; list "
             "the images, or turn drop_from_root off"
         )
+
+
+def _check_images(spawner: GPUSpawner, sections: Sections) -> None:
+    try:
+        check_images(spawner.allowed_images)
+    except ConfigError as error:
+        line = sections.line("allowed_images")
+        raise BadConfigError(str(error).replace("allowed_images", line, 1)) from error
 
 
 def identity_of(spawner: GPUSpawner) -> Identity:

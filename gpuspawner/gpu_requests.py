@@ -21,6 +21,9 @@ MIB_PER_GIB = 1024
 #: admins read short, and every fraction apart from its neighbours.
 MAX_DENOMINATOR = 100
 
+#: Beyond this a number is seldom meant as it stands: 0.33 is 33/100, and no third.
+_PLAIN_DENOMINATOR = 20
+
 GPU_KEYS = ("count", "share", "min_memory_gib", "models", "mig_profile", "linked")
 _SHARE = re.compile(r"[0-9]{1,9}(/[0-9]{1,9})?|[0-9]{0,9}\.[0-9]{1,30}")
 _SHARE_ALLOWED = "a fraction above 0 and at most 1, written as text, such as '1/2'"
@@ -78,6 +81,12 @@ def _request(where: Where, gpu: Any, warnings: list[str]) -> Request:
         linked=_linked(where, gpu),
     )
     _together(where, request)
+    if isinstance(gpu.get("share"), float) and request.share.denominator > _PLAIN_DENOMINATOR:
+        third = request.share.limit_denominator(_PLAIN_DENOMINATOR)
+        warnings.append(
+            f'{where.at("share")}: {gpu["share"]!r} is read as "{request.share}"; write that as '
+            f'text, or "{third}" if you mean it'
+        )
     return request
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from . import messages, replies
+from .checks import Where, shown
 from .errors import ForbiddenProfile, OptionsError
 from .profile_options import PLACEHOLDER, ProfileOption, UnlistedChoice
 from .profiles import Profile, ProfileList, default_profile
@@ -32,6 +33,7 @@ _NOT_OURS = frozenset({"_xsrf", "select-profile"})
 #: How jupyterhub-fancy-profiles' form says that the text counts.
 _UNLISTED_TOO = "unlisted_choice"
 
+_IMAGES_ALLOWED = "images by the name that users read, such as {'PyTorch': 'lab/torch:2026'}"
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 
 
@@ -50,6 +52,25 @@ class Choice:
     options: Mapping[str, str]
     overrides: tuple[Mapping[str, Any], ...]
     image: str | None = None
+
+
+def check_images(value: Any) -> AllowedImages:
+    """What ``allowed_images`` says, after DockerSpawner's own reading of it.
+
+    Raises:
+        ConfigError: it is something else than images by name.
+    """
+    if value is None or (isinstance(value, str) and value == "*"):
+        return value  # type: ignore[return-value]
+    here = Where("allowed_images")
+    here.mapping(value, _IMAGES_ALLOWED)
+    for key, image in value.items():
+        for text in (key, image):
+            if not isinstance(text, str) or not text.strip() or not text.isprintable():
+                raise here.error(
+                    f"{shown(text)} is neither a name nor an image; use {_IMAGES_ALLOWED}"
+                )
+    return dict(value)
 
 
 def brings_image(profile: Profile) -> bool:

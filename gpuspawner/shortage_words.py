@@ -14,6 +14,7 @@ from .request import Shortage
 #: Whose need it is: said to somebody who pressed Start, and beside a profile on the form.
 _YOU = "you asked for"
 _THIS = "this needs"
+_MAY = {_YOU: "you may", _THIS: "this may"}
 _PARTS = {
     Fraction(1, 2): "half a GPU",
     Fraction(1, 3): "a third of a GPU",
@@ -67,12 +68,12 @@ class _Words:
     def things(self, count: int) -> str:
         return f"{count} {self.thing}" if count == 1 else f"{count} {self.thing}s"
 
-    def all_of(self, count: int) -> str:
+    def all_of(self, count: int, which: str = "") -> str:
         """``All 8 GPUs are``."""
         if count == 1:
-            return f"The only {self.thing}{self.kind} is"
+            return f"The only {self.thing}{self.kind}{which} is"
         many = "Both" if count == 2 else f"All {count}"
-        return f"{many} {self.thing}s{self.kind} are"
+        return f"{many} {self.thing}s{self.kind}{which} are"
 
     # -- waiting can't help -------------------------------------------------------------------
 
@@ -139,7 +140,9 @@ class _Words:
             return f"No {self.thing}{kind} {self._open(1)} just now{rest}."
         if len(told) == 1:
             _, state, more = told[0]
-            return f"{self.all_of(found.suitable)} {state}{more}."
+            # Else beside "All 8 GPUs" of another profile the numbers would not add up.
+            which = f" that {_MAY[self.need]} use" if found.closed else ""
+            return f"{self.all_of(found.suitable, which)} {state}{more}."
         (first, state, _), *others = told
         return f"{self.things(first)}{kind} {_are(first)} {state}{_rest(others)}."
 

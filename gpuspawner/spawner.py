@@ -94,6 +94,7 @@ class GPUSpawner(Standing):
         """The spawn form with live counts; empty where there is nothing to choose."""
         try:
             await self.load_profiles()
+            images = self._get_allowed_images()
         except ConfigError as error:
             self.log.warning("The form has no profiles: %s", error)
             return render(Offers(()), notice=messages.settings_refused())
@@ -111,7 +112,7 @@ class GPUSpawner(Standing):
         lines = [*told, str(self.form_notice), SIMULATED if offers.simulated else ""]
         known = {
             "last": self.last_options,
-            "images": self._get_allowed_images(),
+            "images": images,
             "image": str(self.image),
             "notice": " ".join(line for line in lines if line).strip(),
             "live_url": self._live_url,
@@ -120,9 +121,7 @@ class GPUSpawner(Standing):
         foreign = list(self.additional_profile_form_template_paths)
         if foreign and offers.profiles:
             try:
-                return render_foreign(
-                    foreign, offers, last=self.last_options, images=self._get_allowed_images()
-                )
+                return render_foreign(foreign, offers, last=self.last_options, images=images)
             except Exception:  # whatever another form's template may raise
                 self.log.exception("The form is gpuspawner's own, since another's failed")
         folders = [str(folder) for folder in self.user.settings.get("template_path") or ()]

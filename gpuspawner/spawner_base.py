@@ -16,7 +16,7 @@ from .furnish import Home
 from .identity import Identity
 from .inside_watch import Watched
 from .manifest import Image
-from .options import Choice
+from .options import AllowedImages, Choice, check_images
 from .overrides import settable
 from .pool import GPUPool
 from .profile_options import Reading
@@ -155,6 +155,19 @@ class SpawnerBase(SpawnerTraits):
             reading=Reading(settable(type(self))),
             may_be_empty=may_be_empty,
         )
+
+    def _get_allowed_images(self) -> AllowedImages:
+        """The images that this user may choose from, by key.
+
+        Raises:
+            ConfigError: a callable fails, or what is allowed is not images.
+        """
+        try:
+            return check_images(super()._get_allowed_images())
+        except ConfigError:
+            raise
+        except Exception as error:  # an admin's callable
+            raise ConfigError(f"allowed_images: {type(error).__name__}: {error}") from error
 
     def owner(self) -> tuple[str, str]:
         """(user, server) as the hub names them now; both may be renamed."""

@@ -356,6 +356,11 @@ REFUSED = {
         "c.DockerSpawner.extra_host_config",
         "allow_privileged = True",
     ),
+    "c.DockerSpawner.allowed_images = {'Small': 3}": (
+        "c.DockerSpawner.allowed_images: 3 is neither a name nor an image",
+        "{'PyTorch': 'lab/torch:2026'}",
+    ),
+    "c.GPUSpawner.allowed_images = ['img', None]": ("c.GPUSpawner.allowed_images", "None is"),
     "c.GPUSpawner.drop_from_root = True; c.DockerSpawner.allowed_images = '*'": (
         "c.GPUSpawner.drop_from_root",
         "list the images",

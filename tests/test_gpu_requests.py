@@ -113,6 +113,14 @@ def test_a_name_that_no_card_has_is_warned_of(model: str) -> None:
 # -- never reached --------------------------------------------------------------------------------
 
 
+def test_a_number_that_may_mean_another_is_warned_of() -> None:
+    (warning,) = read({"share": 0.33})[1]
+    assert 'read as "33/100"' in warning
+    assert '"1/3" if you mean it' in warning
+    for plain in (0.25, 1 / 3, 0.05, "0.33", "33/100"):
+        assert read({"share": plain})[1] == []
+
+
 @pytest.mark.parametrize(
     "gpu",
     [

@@ -75,6 +75,7 @@ NONE_FREE = [
     (shortage(), "All 8 GPUs are in use just now."),
     (shortage(total=2), "Both GPUs are in use just now."),
     (shortage(total=1), "The only GPU is in use just now."),
+    (shortage(total=4, suitable=2, closed=2), "Both GPUs that you may use are in use just now."),
     (shortage(suitable=2, gib=80), "Both GPUs with 80 GB are in use just now."),
     (shortage(suitable=1, gib=80), "The only GPU with 80 GB is in use just now."),
     (shortage(unavailable=1), "7 GPUs are in use just now, 1 is out of service."),

@@ -298,3 +298,24 @@ async def test_a_list_that_a_hook_sets_counts_from_then_on(hub: RealHub) -> None
         await hub.start("ada", {"profile": "lab"})
     assert refused.value.reason == "invalid-options"
     assert (await hub.start("ada", {"profile": "cpu"})).profile_slug == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (lambda _spawner: {"Small": 3}, "3 is neither a name nor an image"),
+        (lambda _spawner: 1 / 0, "ZeroDivisionError"),
+        (lambda _spawner: "img", "only accepted string value"),
+        (lambda _spawner: 5, "5 is"),
+    ],
+)
+async def test_images_that_cant_be_used_are_the_admins_to_mend(
+    hub: RealHub, caplog: pytest.LogCaptureFixture, made: Any, told: str
+) -> None:
+    hub.config.GPUSpawner.allowed_images = made
+    with pytest.raises(GPURefusal, match="settings don't allow"):
+        await hub.start("ada", {"profile": "cpu"})
+    assert "allowed_images" in caplog.text
+    assert told in caplog.text
+    spawner = hub.spawner("ada")
+    assert "settings don" in await spawner.get_options_form()
