@@ -14,7 +14,6 @@ from .request import Shortage
 #: Whose need it is: said to somebody who pressed Start, and beside a profile on the form.
 _YOU = "you asked for"
 _THIS = "this needs"
-_MAY = {_YOU: "you may", _THIS: "this may"}
 _PARTS = {
     Fraction(1, 2): "half a GPU",
     Fraction(1, 3): "a third of a GPU",
@@ -141,7 +140,7 @@ class _Words:
         if len(told) == 1:
             _, state, more = told[0]
             # Else beside "All 8 GPUs" of another profile the numbers would not add up.
-            which = f" that {_MAY[self.need]} use" if found.closed else ""
+            which = " that you may use" if found.closed else ""
             return f"{self.all_of(found.suitable, which)} {state}{more}."
         (first, state, _), *others = told
         return f"{self.things(first)}{kind} {_are(first)} {state}{_rest(others)}."

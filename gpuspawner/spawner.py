@@ -110,7 +110,7 @@ class GPUSpawner(Standing):
             for n in notices_for(self.user)
         ]
         lines = [*told, str(self.form_notice), SIMULATED if offers.simulated else ""]
-        known = {
+        known: dict[str, Any] = {
             "last": self.last_options,
             "images": images,
             "image": str(self.image),
@@ -118,20 +118,19 @@ class GPUSpawner(Standing):
             "live_url": self._live_url,
             "always": self._after_link,
         }
+        ours = render(offers, **known)
         foreign = list(self.additional_profile_form_template_paths)
-        if foreign and offers.profiles:
-            try:
-                return render_foreign(foreign, offers, last=self.last_options, images=images)
-            except Exception:  # whatever another form's template may raise
-                self.log.exception("The form is gpuspawner's own, since another's failed")
         folders = [str(folder) for folder in self.user.settings.get("template_path") or ()]
-        if not has_own_template(folders):
-            return render(offers, **known)
+        source = "the other's form.html" if foreign else TEMPLATE
         try:
-            return render(offers, **known, folders=folders, template_vars=self._template_vars())
-        except Exception:  # whatever an admin's template may raise
-            self.log.exception("The form is gpuspawner's own, since %s failed", TEMPLATE)
-            return render(offers, **known)
+            if foreign and ours and offers.profiles:
+                return render_foreign(foreign, offers, last=self.last_options, images=images)
+            if ours and has_own_template(folders):
+                own = self._template_vars()
+                return render(offers, **known, folders=folders, template_vars=own)
+        except Exception:  # whatever another's template may raise
+            self.log.exception("The form is gpuspawner's own, since %s failed", source)
+        return ours
 
     @property
     def _after_link(self) -> bool:
