@@ -197,6 +197,10 @@ class Standing(Resuming):
             status = await self.poll()
             if status is None or self._stop_pending:
                 return status
+            if self.pending == "spawn":
+                # The hub listens only when its start is over. Told now it would stop asking, and
+                # never hear of the end: the next poll tells it.
+                return status
             # It answers at once now: nobody comes between the answer and what the hub does.
             again: int | str | None = await super().poll_and_notify()
             return again

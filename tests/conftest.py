@@ -32,17 +32,10 @@ ENGINE_FIXTURES = {"engine", "can_run_engines", "tiny_image", "tiny_image_all", 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for an engine, so that ``-m 'not engine'`` leaves them out.
-
-    Files with such tests come first: they are long, and short ones fill up the end where several
-    processes share the work.
-    """
-    slow = set()
+    """Mark every test that asks for an engine, so that ``-m 'not engine'`` leaves them out."""
     for item in items:
         if ENGINE_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker("engine")
-            slow.add(item.path)
-    items.sort(key=lambda item: item.path not in slow)
 
 
 def no_engine(error: GroundError) -> NoReturn:

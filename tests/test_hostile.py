@@ -29,7 +29,7 @@ from ground.student import Student
 
 pytestmark = pytest.mark.parametrize("engine", ["hook"], indirect=True)
 
-EXAMPLES = int(os.environ.get("GPUSPAWNER_HOSTILE_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("GPUSPAWNER_HOSTILE_EXAMPLES", "30"))
 USER = "mallory"
 NAMES = ["", "", "", "two", "a b", "..", "x" * 300, "ü", "{username}"]
 

@@ -198,6 +198,24 @@ async def test_a_stop_is_not_taken_for_an_end(hub: RealHub, machine: FakeMachine
     assert not ends
 
 
+async def test_an_end_during_the_hubs_start_is_told_when_the_hub_listens(
+    hub: RealHub, machine: FakeMachine
+) -> None:
+    """The server is up, its route is not yet: the hub adds its callback after that."""
+    spawner = await hub.start("ada")
+    spawner.poll_interval = 600
+    spawner._spawn_pending = True  # as the hub's handler has it
+    spawner.start_polling()
+    machine.exit(spawner.object_id)
+    assert await spawner.poll_and_notify() is not None
+    assert spawner._poll_callback, "the hub goes on asking"
+    ends: list[str] = []
+    spawner.add_poll_callback(ends.append, "ended")
+    spawner._spawn_pending = False
+    assert await spawner.poll_and_notify() is not None
+    assert ends == ["ended"]
+
+
 async def test_an_end_is_told_once_and_cleared_before_the_next_start(
     hub: RealHub, machine: FakeMachine
 ) -> None:
