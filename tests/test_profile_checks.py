@@ -56,7 +56,7 @@ def test_what_admins_override_is_accepted() -> None:
     traits: dict[str, Any] = {
         "image": "lab/torch:1", "mem_limit": "8G", "mem_guarantee": "1G", "cpu_limit": 2,
         "cpu_guarantee": 0.5, "environment": {"A": "1", "B": None}, "volumes": {"a": "/b"},
-        "shm_size": "2G", "default_url": "/lab", "notebook_dir": "/work", "start_timeout": 600,
+        "shm_size": "2G", "default_url": "/lab", "notebook_dir": "/srv", "start_timeout": 600,
         "cmd": ["start-singleuser.sh"], "extra_create_kwargs": {"labels": {"a": "b"}},
         "extra_host_config": {"ulimits": []}, "uid": 2000, "supplemental_gids": [4000],
     }  # fmt: skip

@@ -175,7 +175,7 @@ async def test_warnings_about_it_are_told_once(
 
 
 async def folder_of(spawner: Any) -> str:
-    return f"/work/{spawner.user.name}"
+    return f"/srv/{spawner.user.name}"
 
 
 async def test_a_value_may_be_made_for_the_user_too(hub: RealHub) -> None:
@@ -191,7 +191,7 @@ async def test_a_value_may_be_made_for_the_user_too(hub: RealHub) -> None:
         }
     ]
     spawner = await hub.start("ada", {})
-    assert (spawner.notebook_dir, spawner.default_url) == ("/work/ada", "/ada")
+    assert (spawner.notebook_dir, spawner.default_url) == ("/srv/ada", "/ada")
     assert spawner.environment == {"B": "2", "C": "3"}
 
 
