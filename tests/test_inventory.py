@@ -29,6 +29,7 @@ from gpuspawner.inventory import (
 )
 from gpuspawner.simulated_inventory import simulated_inventory
 from gpuspawner.topology import Tier, topology_of
+from ground.leftovers import has_ended
 from standin import FakeDriver, Fault, built_or_skip
 
 UUID_A = "GPU-5d0e2b3c-8f41-4a6b-9c1d-2e7f60a1b2c3"
@@ -331,18 +332,9 @@ async def test_the_whole_process_group_is_killed(
     child = int(pid_file.read_text())
     # The signal is sent; the kernel carries it out when it next runs the process.
     deadline = time.monotonic() + 120
-    while _runs(child):
+    while not has_ended(child):
         assert time.monotonic() < deadline, f"{child} still runs"
         await asyncio.sleep(0.01)
-
-
-def _runs(pid: int) -> bool:
-    """False once it is gone, or a zombie that this machine's init has yet to reap."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_probe_that_cannot_be_killed(

@@ -22,6 +22,7 @@ import docker
 from .binaries import current_binaries
 from .engine import Engine
 from .image import NOTEBOOK, load_notebook
+from .leftovers import has_ended
 from .machine import GroundError, free_ports
 from .proxy import proxy_command
 
@@ -281,20 +282,8 @@ def _command_line(pid: int) -> bytes:
 
 def _wait_gone(pid: int, timeout_seconds: float = 60) -> None:
     deadline = time.monotonic() + timeout_seconds
-    while _runs(pid) and time.monotonic() < deadline:
+    while not has_ended(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    """False once it has let go of its ports: gone, or a zombie.
-
-    Its command line is empty before that, since a process that ends gives back its memory first.
-    """
-    try:
-        stat = Path("/proc", str(pid), "stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @contextlib.contextmanager

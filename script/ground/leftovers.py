@@ -44,17 +44,17 @@ def engine_processes(*folders: Path) -> set[int]:
     for entry in _PROC.iterdir():
         if not entry.name.isdigit():
             continue
+        pid = int(entry.name)
         try:
-            stat = (entry / "stat").read_text()
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int(_stat(pid)[1])
+            if (thread := _living_thread(pid)) is None:
+                continue  # only its parent can reap it
+            words = (thread / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue  # it ended while we looked
-        state, parent = stat.rpartition(")")[2].split()[:2]
-        if state == "Z":
-            continue  # only its parent can reap it
-        children.setdefault(int(parent), []).append(int(entry.name))
+        children.setdefault(parent, []).append(pid)
         if _is_engine_program(words, folders):
-            roots.append(int(entry.name))
+            roots.append(pid)
     found: set[int] = set()
     while roots:
         pid = roots.pop()
@@ -81,13 +81,38 @@ def all_stopped(pid: int) -> bool:
     return all(state in "TZX" for state in states)
 
 
+def has_ended(pid: int) -> bool:
+    """True once a process has let go of its files and ports: it is gone, or only to be reaped."""
+    try:
+        return _living_thread(pid) is None
+    except OSError:
+        return True
+
+
 def start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since boot; 0 if there is no such process."""
     try:
-        stat = (_PROC / str(pid) / "stat").read_text()
+        return int(_stat(pid)[19])
     except OSError:
         return 0
-    return int(stat.rpartition(")")[2].split()[19])
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on."""
+    return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+
+
+def _living_thread(pid: int) -> Path | None:
+    """The folder of a thread that still runs.
+
+    The first thread, which the process's own files tell of, may be a zombie with an empty command
+    line while others run on: then the process has all its files and ports.
+    """
+    for task in (_PROC / str(pid) / "task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                return task
+    return None
 
 
 def _is_engine_program(words: Iterable[bytes], folders: Iterable[Path]) -> bool:
