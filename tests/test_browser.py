@@ -58,7 +58,7 @@ BASE = [
         "slug": "never-ready",
         "description": "One GPU, and a server that never answers.",
         "gpu": {"count": 1},
-        "spawner_override": {"cmd": ["sleep", "3600"]},
+        "spawner_override": {"environment": {"TINY_START_SECONDS": "3600"}},
         "users": ["waiting"],
     },
     {

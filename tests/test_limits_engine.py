@@ -17,7 +17,7 @@ CONFIG = """
 import gpuspawner
 c.GPUSpawner.profile_list = [
     {"display_name": "One GPU", "slug": "one-gpu", "gpu": {"count": 1}},
-    {"display_name": "Quick", "slug": "quick", "gpu": {"count": 1}, "max_hours": 0.015},
+    {"display_name": "Quick", "slug": "quick", "gpu": {"count": 1}, "max_hours": 0.01},
     {"display_name": "CPU", "slug": "cpu", "max_servers_per_user": 1},
 ]
 c.GPUSpawner.max_gpus_per_user = {"*": 2}
@@ -72,19 +72,19 @@ def test_a_server_ends_with_its_time(hub: Hub, clean_engine: Engine) -> None:
     hub.start_server(user, {"profile": "quick"})
     hub.wait_ready(user)
     [row] = containers(clean_engine)
-    assert row["Labels"]["gpuspawner.max_seconds"] == "54"
+    assert row["Labels"]["gpuspawner.max_seconds"] == "36"
     home = hub.login(user)
     hub.wait(
-        lambda: "Your 54 seconds of GPU time end in 1 minute." in home.get("/hub/home").text,
+        lambda: "Your 36 seconds of GPU time end in 1 minute." in home.get("/hub/home").text,
         "the home page tells it before",
     )
     # The hub's own view, the container and the card: all of it ends, with nobody's help.
     hub.restart()
     hub.wait_stopped(user)
     hub.wait(lambda: not containers(clean_engine), "its container is gone")
-    assert "time limit of 54 seconds" in hub.log
+    assert "time limit of 36 seconds" in hub.log
     page = hub.login(user).get("/hub/home").text
-    assert "Your 54 seconds of GPU time are over, so your server was stopped." in page
+    assert "Your 36 seconds of GPU time are over, so your server was stopped." in page
     hub.start_server(user, {"profile": "cpu"})
     hub.wait_ready(user)
     assert "time are over" not in hub.login(user).get("/hub/home").text

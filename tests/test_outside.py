@@ -70,7 +70,7 @@ class Scene:
 
 
 def exits(code: int) -> Deed:
-    return lambda scene, user: scene.hub.user_get(user, f"exit?code={code}")
+    return lambda scene, user: scene.hub.exit_server(user, code)
 
 
 def runs_out_of_memory(scene: Scene, user: str) -> None:
@@ -125,7 +125,7 @@ def update_and_exit(scene: Scene, user: str) -> None:
     """With a restart policy it comes back by itself."""
     before = scene.client.inspect_container(scene.ids[user])["RestartCount"]
     scene.client.update_container(scene.ids[user], restart_policy=ALWAYS)
-    scene.hub.user_get(user, "exit")
+    scene.hub.exit_server(user)
 
     def back() -> bool:
         told = scene.client.inspect_container(scene.ids[user])

@@ -91,8 +91,7 @@ def test_a_restart_changes_nothing(hub: Hub, engine: Engine, end: Callable[[Hub]
 
 def test_shut_down_from_inside_frees_the_card(hub: Hub, engine: Engine) -> None:
     start(hub, "ada")
-    with_exit = hub.user_get("ada", "exit")
-    assert with_exit.ok
+    hub.exit_server("ada")
     hub.wait_stopped("ada")
     hub.wait(lambda: not containers(engine), "its container is removed")
 

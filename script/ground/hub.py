@@ -290,6 +290,14 @@ class Hub:
         server = f"{user}/{name}" if name else user
         return self._session.get(f"{self.url}/user/{server}/{path}", timeout=60)
 
+    def exit_server(self, user: str, code: int = 0) -> None:
+        """Have a tiny server end by itself.
+
+        The proxy may first try a connection that it kept open to an earlier container of the same
+        address, and answer 503: then the server was not asked.
+        """
+        self.wait(lambda: self.user_get(user, f"exit?code={code}").ok, f"server of {user} exits")
+
     # -- people ---------------------------------------------------------------------------------
 
     def login(self, user: str, password: str | None = None) -> Student:

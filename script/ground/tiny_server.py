@@ -14,9 +14,11 @@ once with that code.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -55,8 +57,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, facts())
         elif path == "exit":
             self.answer(200, {"exit": query.get("code", "0")})
-            self.wfile.flush()
-            os._exit(int(query.get("code", "0")))
+            self.end(int(query.get("code", "0")))
         elif path == "read":
             try:
                 self.answer(200, {"content": Path(query["path"]).read_text(errors="replace")})
@@ -78,6 +79,15 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(500, {"error": str(error)})
         else:
             self.answer(200, {"written": str(target)})
+
+    def end(self, code: int) -> None:
+        """End the server once its answer has arrived: the network goes with the container."""
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_WR)
+            self.connection.settimeout(10)
+            while self.connection.recv(4096):
+                pass
+        os._exit(code)
 
     def parts(self) -> tuple[str, dict[str, str]]:
         url = urlsplit(self.path)
