@@ -431,6 +431,68 @@ def test_an_open_form_gives_up_where_it_may_not_ask_and_goes_on_after_a_fault(
     expect(web.radio(page, "Without a GPU")).to_be_checked()
 
 
+#: Notes down when the form's script means to ask again, without its jitter.
+NOTED = """
+window.waits = [];
+Math.random = () => 0.5;
+const later = window.setTimeout;
+window.setTimeout = (call, wait, ...rest) => {
+  if (call.name === "look") window.waits.push(wait);
+  return later(call, wait, ...rest);
+};
+"""
+
+
+def test_an_open_form_asks_ever_more_rarely_while_it_gets_no_answer(
+    form_hub: Hub, person: Callable[..., Page]
+) -> None:
+    page = person()
+    page.add_init_script(NOTED)
+    status = 503
+    page.route(
+        "**/hub/gpuspawner/profiles/*",
+        lambda route: route.fulfill(status=status, json={"profiles": {}, "selected": "cpu"}),
+    )
+    web.log_in(page, form_hub, "asker")
+    first = page.evaluate("waits[0]")
+    assert first == 1000 * int(web.form(page).get_attribute("data-seconds") or 0) > 0
+    expected = [first]
+    for factor in (2, 4, 8, 16, 32, 64):
+        expected.append(min(factor * first, 300_000))
+        _look_again(page)
+        page.wait_for_function(f"waits.length === {len(expected)}")
+    assert expected[-2:] == [300_000, 300_000]  # else more steps belong above
+    status = 200
+    _look_again(page)
+    page.wait_for_function(f"waits.length === {len(expected) + 1}")
+    assert page.evaluate("waits") == [*expected, first]
+
+
+def test_with_forced_colours_what_is_chosen_and_what_is_closed_can_be_told_apart(
+    partly_taken: Hub, person: Callable[..., Page]
+) -> None:
+    page = person(forced_colors="active")
+    web.log_in(page, partly_taken, "student")
+    web.choose(page, "One GPU")
+    borders = {}
+    for name in ("One GPU", "Three GPUs", "Without a GPU"):
+        card = (
+            web.form(page)
+            .locator("[data-profile]")
+            .filter(has=page.get_by_role("radio", name=name, exact=True))
+        )
+        style = "card => (({borderTopWidth, borderTopStyle}) => [borderTopWidth, borderTopStyle])"
+        borders[name] = card.evaluate(f"{style}(getComputedStyle(card))")
+        # Words tell it too, not the look alone.
+        assert ("2 GPUs are free, this needs 3." in card.inner_text()) == (name == "Three GPUs")
+    assert borders == {
+        "One GPU": ["3px", "solid"],
+        "Three GPUs": ["1px", "dashed"],
+        "Without a GPU": ["1px", "solid"],
+    }
+    assert _serious(page) == []
+
+
 def test_without_scripts_the_form_is_sent_as_it_is(
     partly_taken: Hub, person: Callable[..., Page]
 ) -> None:
