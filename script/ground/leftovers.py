@@ -24,7 +24,10 @@ def clear_engine(*folders: Path, timeout_seconds: float = 20) -> None:
     """End every process of the engine in ``folders`` and undo its mounts and cgroups."""
     containers = [name for folder in folders for name in _container_ids(folder)]
     deadline = time.monotonic() + timeout_seconds
-    while pids := engine_processes(*folders):
+    killed: set[int] = set()
+    # One that ends has no command line any more, by which it was known, while it has its files.
+    while pids := engine_processes(*folders) | {p for p in killed if not has_ended(p)}:
+        killed |= pids
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
