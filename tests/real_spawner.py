@@ -25,6 +25,7 @@ from gpuspawner.engine import Engine
 from gpuspawner.pool import GPUPool
 from gpuspawner.spawner import GPUSpawner
 from gpuspawner.wiring import SETTING, containers_in_database, pool_options
+from ground.machine import PATIENCE_SECONDS, NotInTimeError
 
 #: What a start asks for, by default.
 ONE = {"profile": "one-gpu"}
@@ -208,7 +209,11 @@ class RealHub:
         if spawner.pending:
             if spawner._spawn_future:
                 spawner._spawn_future.cancel()
-                await asyncio.wait([spawner._spawn_future], timeout=1)
+                # The hub waits for a second, then stops it and may trip over a start that ends only
+                # now. A busy machine may stall for so long; what never ends is a fault.
+                _, stuck = await asyncio.wait([spawner._spawn_future], timeout=PATIENCE_SECONDS)
+                if stuck:
+                    raise NotInTimeError(f"the start of {name} does not end when it is cancelled")
         elif await spawner.poll() is not None:
             return
         await self.user(name).stop(server)

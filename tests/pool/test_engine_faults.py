@@ -226,5 +226,5 @@ async def test_slow_creates_hold_up_no_refusal(make_hub: Make, machine: FakeMach
         for _ in slow:
             await in_thread(gate.wait_arrived)
         with pytest.raises(NoRoom):
-            await asyncio.wait_for(hub.spawn("late"), 10)
+            await asyncio.wait_for(hub.spawn("late"), 120)
     assert len(await asyncio.gather(*slow)) == 2
