@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
-from gpu_hub import containers, gpu_hub, inside
+from gpu_hub import containers, gpu_hub
 from ground.engine import Engine
 from ground.hub import Hub
 
@@ -21,11 +20,7 @@ CPU = {"profile": "cpu"}
 
 def write(hub: Hub, user: str) -> int:
     """Status of a first write into HOME as the server's user."""
-    inside(hub, user)
-    token = {"Authorization": f"token {hub.token}"}
-    url = f"{hub.url}/user/{user}/write"
-    answer = requests.post(url, params={"name": "first"}, data=b"x", headers=token, timeout=30)
-    return answer.status_code
+    return hub.user_answer(user, "write?name=first", data=b"x").status_code
 
 
 @pytest.fixture

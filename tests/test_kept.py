@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
 from gpu_hub import containers, gpu_hub
 from ground.engine import Engine
@@ -39,13 +38,11 @@ def keeping_hub(
 
 
 def write(hub: Hub, user: str) -> None:
-    token = {"Authorization": f"token {hub.token}"}
-    url = f"{hub.url}/user/{user}/write"
-    assert requests.post(url, params={"name": "kept"}, data=b"x", headers=token, timeout=30).ok
+    assert hub.user_answer(user, "write?name=kept", data=b"x").ok
 
 
 def kept(hub: Hub, user: str) -> bool:
-    return hub.user_get(user, "read?path=/home/jovyan/kept").ok
+    return hub.user_answer(user, "read?path=/home/jovyan/kept").ok
 
 
 def test_a_kept_cpu_container_is_started_again(keeping_hub: Hub, engine: Engine) -> None:
@@ -111,7 +108,7 @@ def test_a_kept_container_that_can_not_be_reached_does_not_run_on(
             order(hub, "fay", post_start_cmd="touch /home/jovyan/told")
             start(hub, "fay", CPU)
             assert kept(hub, "fay")
-            assert hub.user_get("fay", "read?path=/home/jovyan/told").ok
+            assert hub.user_answer("fay", "read?path=/home/jovyan/told").ok
             clear(hub, "fay")
     finally:
         engine.remove_containers()

@@ -299,16 +299,28 @@ class Hub:
 
     def user_get(self, user: str, path: str, name: str = "") -> requests.Response:
         """GET below a user's server through the proxy, with the service token."""
-        server = f"{user}/{name}" if name else user
-        return self._session.get(f"{self.url}/user/{server}/{path}", timeout=60)
+        return self._below("GET", user, path, name)
 
-    def exit_server(self, user: str, code: int = 0) -> None:
-        """Have a tiny server end by itself.
+    def user_answer(
+        self, user: str, path: str, name: str = "", *, data: bytes | None = None
+    ) -> requests.Response:
+        """What a user's server itself answers to a GET, or with ``data`` to a POST.
 
         The proxy may first try a connection that it kept open to an earlier container of the same
-        address, and answer 503: then the server was not asked.
+        address, and answer 503: then the server was not asked, and is asked again.
         """
-        self.wait(lambda: self.user_get(user, f"exit?code={code}").ok, f"server of {user} exits")
+        answers: list[requests.Response] = []
+
+        def answered() -> bool:
+            answers.append(self._below("GET" if data is None else "POST", user, path, name, data))
+            return answers[-1].status_code != 503
+
+        self.wait(answered, f"server of {user} answers at {path}")
+        return answers[-1]
+
+    def exit_server(self, user: str, code: int = 0) -> None:
+        """Have a tiny server end by itself."""
+        assert self.user_answer(user, f"exit?code={code}").ok
 
     # -- people ---------------------------------------------------------------------------------
 
@@ -341,6 +353,13 @@ class Hub:
             time.sleep(0.05)
 
     # -- inside ---------------------------------------------------------------------------------
+
+    def _below(
+        self, method: str, user: str, path: str, name: str, data: bytes | None = None
+    ) -> requests.Response:
+        server = f"{user}/{name}" if name else user
+        url = f"{self.url}/user/{server}/{path}"
+        return self._session.request(method, url, data=data, timeout=60)
 
     def _up(self) -> bool:
         try:
