@@ -50,8 +50,7 @@ def cards_in_use(engine: Engine) -> Counter[str]:
 def inside(hub: Hub, user: str, name: str = "") -> dict[str, Any]:
     """What the user's server says it was given.
 
-    Asked again after a 503: the proxy may first try a connection that it kept open to an earlier
-    container of the same address.
+    Asked again until it does: its route may be new, or see :meth:`ground.hub.Hub.user_answer`.
     """
     answers: list[dict[str, Any]] = []
 
